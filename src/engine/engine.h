@@ -20,12 +20,12 @@ struct SamplingParams {
 };
 
 struct Request {
-  std::string id;                        // for logs
-  std::vector<int32_t> prompt_ids;       // not empty, each below vocab_size
+  std::string id;                   // for logs
+  std::vector<int32_t> prompt_ids;  // not empty, each below vocab_size
   SamplingParams sampling;
-  int64_t max_tokens = 0;                // >= 1; the caller has clamped it to the room left
-  int64_t min_tokens = 0;                // stop ids are masked until this many tokens were sampled
-  std::vector<int32_t> stop_token_ids;   // model's eos ids and the request's own
+  int64_t max_tokens = 0;               // >= 1; the caller has clamped it to the room left
+  int64_t min_tokens = 0;               // stop ids are masked until this many tokens were sampled
+  std::vector<int32_t> stop_token_ids;  // model's eos ids and the request's own
 };
 
 enum class FinishReason { stop, length, cancelled, error };
@@ -37,17 +37,17 @@ struct Timings {  // milliseconds
 struct Event {
   enum class Kind { admitted, token, finished };
   Kind kind = Kind::token;
-  int32_t token = -1;                       // token: the sampled id (stop tokens come with `finished` instead)
-  FinishReason reason = FinishReason::stop; // finished
-  int32_t stop_token = -1;                  // finished by stop: which id
-  std::string error;                        // finished by error: message for the client
-  Timings timings;                          // finished
+  int32_t token = -1;                        // token: the sampled id (stop tokens come with `finished` instead)
+  FinishReason reason = FinishReason::stop;  // finished
+  int32_t stop_token = -1;                   // finished by stop: which id
+  std::string error;                         // finished by error: message for the client
+  Timings timings;                           // finished
 };
 
 struct Status {
   bool ready = false;
-  bool broken = false;     // latched: a step failed; restart the program
-  std::string reason;      // why broken or not ready
+  bool broken = false;  // latched: a step failed; restart the program
+  std::string reason;   // why broken or not ready
   int64_t running = 0, waiting = 0;
   int64_t max_model_len = 0;
   int64_t steps = 0;
@@ -56,13 +56,14 @@ struct Status {
 
 class Engine {
  public:
-  // Called on the engine's thread, in order, for one request; must not block and must not throw. `finished` is the last.
+  // Called on the engine's thread, in order, for one request; must not block and must not throw. `finished` is the
+  // last.
   using Sink = std::function<void(const Event&)>;
 
   virtual ~Engine() = default;
 
-  // Queues the request and returns a number for cancel(). Throws Error(usage) for a request that can never run (empty prompt, id out
-  // of range, prompt_ids + 1 > max_model_len), Error(resource) when the engine is broken or stopping.
+  // Queues the request and returns a number for cancel(). Throws Error(usage) for a request that can never run (empty
+  // prompt, id out of range, prompt_ids + 1 > max_model_len), Error(resource) when the engine is broken or stopping.
   virtual uint64_t submit(Request request, Sink sink) = 0;
   // The request ends with `cancelled` soon; unknown or ended numbers are ignored.
   virtual void cancel(uint64_t number) = 0;
