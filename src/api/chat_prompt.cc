@@ -1,0 +1,81 @@
+// Prompt, limits and seed of a chat request.
+#include "api/chat_prompt.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "api/errors.h"
+#include "api/json_body.h"
+#include "api/random.h"
+#include "chat/messages.h"
+#include "chat/render.h"
+
+namespace tandem::api {
+
+namespace {
+
+void check_model_name(ChatRequest& request, const ServedModel& model, bool strict) {
+  if (request.model.empty()) {
+    request.model = model.names.front();
+    return;
+  }
+  const bool served = std::find(model.names.begin(), model.names.end(), request.model) != model.names.end();
+  if (strict && !served) {
+    throw ApiError(404, "not_found_error", fmt::format("The model '{}' does not exist.", request.model), "model",
+                   "model_not_found");
+  }
+}
+
+// Sentence and code of D.9, which clients match to decide that they should shorten the conversation.
+ApiError prompt_too_long(size_t prompt_tokens, int64_t max_model_len) {
+  return {400, "invalid_request_error",
+          fmt::format("This model's maximum context length is {0} tokens. However, your request has {1} input tokens "
+                      "(prompt is too long: {1} tokens > {0} maximum).",
+                      max_model_len, prompt_tokens),
+          "messages", "context_length_exceeded"};
+}
+
+void append_unique(std::vector<int32_t>& ids, int32_t id) {
+  if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+}
+
+}  // namespace
+
+std::vector<int32_t> turn_end_ids(const ServedModel& model) {
+  std::vector<int32_t> ids = model.defaults.eos_token_ids;
+  for (const auto marker : {"<|assistant|>", "<|system|>"}) {
+    if (const auto id = model.tokenizer->added_token(marker)) append_unique(ids, *id);
+  }
+  return ids;
+}
+
+PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, const ChatRules& rules) {
+  const JsonBody body = JsonBody::parse(body_text);
+  PreparedChat prepared;
+  prepared.request = parse_chat_request(body, model);
+  const ChatRequest& request = prepared.request;
+  check_model_name(prepared.request, model, rules.strict_model_name);
+
+  const chat::Prompt prompt = chat::render(chat::parse_conversation(body_text));
+  prepared.reasoning_open = prompt.reasoning_open;
+  engine::Request& engine_request = prepared.engine_request;
+  engine_request.prompt_ids = model.tokenizer->encode(prompt.segments);
+  const auto prompt_tokens = static_cast<int64_t>(engine_request.prompt_ids.size());
+  const int64_t room = model.max_model_len - prompt_tokens;
+  if (room < 1) throw prompt_too_long(engine_request.prompt_ids.size(), model.max_model_len);
+
+  engine_request.max_tokens = std::min(request.max_tokens.value_or(room), room);
+  engine_request.min_tokens = std::min(request.min_tokens, engine_request.max_tokens);
+  engine_request.stop_token_ids = request.stop_token_ids;
+  if (!request.ignore_eos) {
+    for (const int32_t id : turn_end_ids(model)) append_unique(engine_request.stop_token_ids, id);
+  }
+  engine_request.sampling = request.sampling;
+  engine_request.sampling.seed = request.seed             ? *request.seed
+                                 : rules.seed_from_prompt ? seed_of_prompt(engine_request.prompt_ids)
+                                                          : random_seed();
+  return prepared;
+}
+
+}  // namespace tandem::api

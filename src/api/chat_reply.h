@@ -1,0 +1,64 @@
+// JSON of chat replies and stream chunks (spec/frontend.md D.4). Pure functions: what to say is decided in
+// chat_session.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "chat/stream_parser.h"
+
+namespace tandem::api {
+
+// What all chunks of one reply share.
+struct ReplyHead {
+  std::string id;       // "chatcmpl-" and 32 hexadecimal digits
+  int64_t created = 0;  // Unix time, seconds
+  std::string model;
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;  // reasoning, markup and the final stop token included
+  int64_t cached_tokens = 0;      // prompt tokens that were not computed again
+  int64_t reasoning_tokens = 0;
+};
+
+// Measured at the front end. Empty: nothing was measured (no token, or only one).
+struct Metrics {
+  uint64_t seed = 0;                             // the seed that was used, given or not
+  std::optional<double> queue_time_ms;           // submitted to the engine -> admitted
+  std::optional<double> time_to_first_token_ms;  // request read -> first token
+  std::optional<double> generation_time_ms;      // first token -> last token
+  std::optional<double> mean_itl_ms;             // generation time over the gaps between tokens
+  std::optional<double> tokens_per_second;       // gaps between tokens over generation time
+};
+
+// monostate: null; a stop string; the id of a stop token other than the model's own.
+using StopReason = std::variant<std::monostate, std::string, int32_t>;
+
+struct Ending {
+  std::string finish_reason;  // "stop", "length"
+  StopReason stop_reason;
+  bool reasoning_closed_by_eos = false;  // C.8: the reasoning was never closed and was delivered as content
+};
+
+// `usage`: null pointer leaves the key out; with `usage_null` the key is there with the value null (include_usage).
+struct ChunkUsage {
+  const Usage* usage = nullptr;
+  bool usage_null = false;
+};
+
+std::string first_chunk(const ReplyHead& head, ChunkUsage usage);
+std::string delta_chunk(const ReplyHead& head, chat::ReplyPiece::Kind kind, std::string_view text, ChunkUsage usage);
+std::string final_chunk(const ReplyHead& head, const Ending& ending, const Metrics& metrics, ChunkUsage usage);
+std::string usage_chunk(const ReplyHead& head, const Usage& usage);
+
+// The non-streaming reply; empty optionals are written as null.
+std::string full_reply(const ReplyHead& head, const std::optional<std::string>& content,
+                       const std::optional<std::string>& reasoning, const Ending& ending, const Usage& usage,
+                       const Metrics& metrics);
+
+}  // namespace tandem::api

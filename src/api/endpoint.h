@@ -1,0 +1,69 @@
+// The border between sockets and dialects. `http` implements Responder and Executor and knows no JSON; `api`
+// implements the handlers and knows no sockets.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tandem::api {
+
+struct HttpRequest {
+  std::string method;      // "GET", "POST"
+  std::string path;        // percent-decoded, without query and trailing slash
+  std::string request_id;  // X-Request-Id of the client or one made by the server: printable, at most 256 bytes
+  std::string body;
+};
+
+struct Reply {
+  int status = 200;
+  std::vector<std::pair<std::string, std::string>> headers;  // beyond those that http adds itself
+  std::string content_type = "application/json";
+  std::string body;
+};
+
+// The answer to one request: either reply() once, or open_stream(), any number of send_event(), close_stream(). All
+// calls and callbacks are on the io thread. After the client has gone every call is ignored.
+class Responder {
+ public:
+  virtual ~Responder() = default;
+
+  virtual void reply(Reply reply) = 0;
+
+  // Sends the head of a server-sent event stream (status 200).
+  virtual void open_stream() = 0;
+  // One event; `data` has no line ends.
+  virtual void send_event(std::string_view data) = 0;
+  virtual void close_stream() = 0;
+  // True while the client reads more slowly than events arrive. The caller should hold events back (it may merge them)
+  // and go on at on_drained; nothing is lost if it does not.
+  virtual bool congested() const = 0;
+  virtual void on_drained(std::function<void()> callback) = 0;
+
+  virtual bool gone() const = 0;
+  // Called once if the client goes away before the answer is complete; not called when it already has.
+  virtual void on_gone(std::function<void()> callback) = 0;
+};
+
+// Where code runs. Both calls are allowed from any thread and never block.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual void io(std::function<void()> task) = 0;    // the io thread, in order
+  virtual void work(std::function<void()> task) = 0;  // a worker thread: parsing, tokenising
+};
+
+// Called on the io thread; answers through the responder, at once or later. What it throws becomes an error reply.
+using Handler = std::function<void(HttpRequest request, std::shared_ptr<Responder> responder)>;
+
+struct Route {
+  std::string method;
+  std::string path;   // "/v1/models"; a last segment "*" takes the rest of the path
+  bool open = false;  // answered without a key
+  Handler handler;
+};
+
+}  // namespace tandem::api

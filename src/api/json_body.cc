@@ -1,0 +1,206 @@
+// Request bodies: bounds first (UTF-8, nesting), then nlohmann, then typed access.
+#include "api/json_body.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "api/errors.h"
+#include "text/utf8.h"
+
+namespace tandem::api {
+
+using Json = nlohmann::json;
+
+// One object of the document, which it keeps alive.
+struct JsonBody::Node {
+  std::shared_ptr<const Json> document;
+  const Json* object;
+
+  // The member, or null when it is absent or JSON null.
+  const Json* find(std::string_view name) const {
+    const auto it = object->find(name);
+    return it == object->end() || it->is_null() ? nullptr : &*it;
+  }
+};
+
+namespace {
+
+ApiError bad_body(const std::string& message) { return {400, "invalid_request_error", message}; }
+
+void check_utf8(std::string_view text) {
+  if (const auto at = text::first_invalid_utf8(text)) {
+    throw bad_body(fmt::format("The request body is not valid UTF-8 (byte {}).", *at));
+  }
+}
+
+// Counts brackets outside strings; the parser itself recurses when a deep value is destroyed or written.
+void check_depth(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > max_json_depth) {
+        throw bad_body(fmt::format("The request body is nested deeper than {} levels.", max_json_depth));
+      }
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+}
+
+std::string_view type_name(const Json& value) {
+  if (value.is_boolean()) return "a boolean";
+  if (value.is_number_float()) return "a number";
+  if (value.is_number()) return "an integer";
+  if (value.is_string()) return "a string";
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "an object";
+  return "null";
+}
+
+ApiError wrong_type(const std::string& path, const Json& value, std::string_view expected) {
+  return invalid_field(path, fmt::format("found {}; expected {}", type_name(value), expected));
+}
+
+int64_t to_integer(const std::string& path, const Json& value, int64_t low, int64_t high) {
+  const auto out_of_range = [&] {
+    return invalid_field(path, fmt::format("{} is out of range; expected {} to {}", value.dump(), low, high));
+  };
+  int64_t result = 0;
+  if (value.is_number_float()) {
+    const double real = value.get<double>();
+    if (std::floor(real) != real) throw wrong_type(path, value, "an integer");
+    // Both bounds are exact in a double; 2^63 itself does not fit.
+    if (!(real >= -9223372036854775808.0 && real < 9223372036854775808.0)) throw out_of_range();
+    result = static_cast<int64_t>(real);
+  } else if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    throw out_of_range();
+  } else if (value.is_number()) {
+    result = value.get<int64_t>();
+  } else {
+    throw wrong_type(path, value, "an integer");
+  }
+  if (result < low || result > high) throw out_of_range();
+  return result;
+}
+
+}  // namespace
+
+JsonBody::JsonBody(std::shared_ptr<const Node> node, std::string path)
+    : node_(std::move(node)), path_(std::move(path)) {}
+
+JsonBody JsonBody::parse(std::string_view text) {
+  check_utf8(text);
+  check_depth(text);
+  auto document = std::make_shared<Json>();
+  try {
+    *document = Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    throw bad_body(fmt::format("The request body is not valid JSON (byte {}).", error.byte));
+  } catch (const Json::exception&) {
+    throw bad_body("The request body is not valid JSON (a number is out of range).");
+  }
+  if (!document->is_object()) {
+    throw bad_body(fmt::format("The request body is {}; expected a JSON object.", type_name(*document)));
+  }
+  return {std::make_shared<Node>(Node{document, document.get()}), {}};
+}
+
+std::string JsonBody::path_of(std::string_view name) const { return path_ + std::string(name); }
+
+bool JsonBody::has(std::string_view name) const { return node_->find(name) != nullptr; }
+
+std::vector<std::string> JsonBody::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, member] : node_->object->items()) names.push_back(name);
+  return names;
+}
+
+std::optional<bool> JsonBody::boolean(std::string_view name) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  if (!found->is_boolean()) throw wrong_type(path_of(name), *found, "a boolean");
+  return found->get<bool>();
+}
+
+std::optional<int64_t> JsonBody::integer(std::string_view name, int64_t low, int64_t high) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  return to_integer(path_of(name), *found, low, high);
+}
+
+std::optional<double> JsonBody::number(std::string_view name, double low, double high) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  if (!found->is_number()) throw wrong_type(path_of(name), *found, "a number");
+  const double result = found->get<double>();
+  if (!(result >= low && result <= high)) {
+    throw invalid_field(path_of(name), fmt::format("{} is out of range; expected {} to {}", found->dump(), low, high));
+  }
+  return result;
+}
+
+std::optional<std::string> JsonBody::string(std::string_view name) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  if (!found->is_string()) throw wrong_type(path_of(name), *found, "a string");
+  return found->get<std::string>();
+}
+
+std::optional<JsonBody> JsonBody::object(std::string_view name) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  if (!found->is_object()) throw wrong_type(path_of(name), *found, "an object");
+  return JsonBody(std::make_shared<Node>(Node{node_->document, found}), path_of(name) + ".");
+}
+
+std::optional<std::vector<std::string>> JsonBody::strings(std::string_view name, bool or_single) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  const Json& json = *found;
+  if (or_single && json.is_string()) return std::vector<std::string>{json.get<std::string>()};
+  if (!json.is_array()) throw wrong_type(path_of(name), json, or_single ? "a string or a list of strings" : "a list");
+  std::vector<std::string> result;
+  for (const Json& entry : json) {
+    if (!entry.is_string()) throw wrong_type(fmt::format("{}[{}]", path_of(name), result.size()), entry, "a string");
+    result.push_back(entry.get<std::string>());
+  }
+  return result;
+}
+
+std::optional<std::vector<int64_t>> JsonBody::integers(std::string_view name, int64_t low, int64_t high) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  if (!found->is_array()) throw wrong_type(path_of(name), *found, "a list of integers");
+  std::vector<int64_t> result;
+  for (const Json& entry : *found) {
+    result.push_back(to_integer(fmt::format("{}[{}]", path_of(name), result.size()), entry, low, high));
+  }
+  return result;
+}
+
+bool JsonBody::is_string(std::string_view name) const {
+  const Json* found = node_->find(name);
+  return found && found->is_string();
+}
+
+bool JsonBody::is_set(std::string_view name) const {
+  const Json* found = node_->find(name);
+  if (!found) return false;
+  const Json& json = *found;
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number()) return json.get<double>() != 0;
+  if (json.is_string()) return !json.get_ref<const std::string&>().empty();
+  return !json.empty();
+}
+
+}  // namespace tandem::api

@@ -1,0 +1,58 @@
+// All endpoints over one served model: routes, the life of requests, health, draining.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "api/chat_session.h"
+#include "api/endpoint.h"
+#include "api/served_model.h"
+
+namespace tandem::api {
+
+struct ServiceOptions {
+  ChatRules chat;
+  int64_t max_queued_requests = 1024;  // more requests in flight are answered with 429
+};
+
+// Everything but the constructor is called on the io thread.
+class Service {
+ public:
+  // `executor` must outlive the service and the engine's last call of a sink.
+  Service(Executor& executor, ServiceOptions options);
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  std::vector<Route> routes();
+
+  // From now on requests are served; before that they get 503 ("loading"). `model` must outlive the service's use.
+  void set_model(const ServedModel* model);
+  // From now on new requests and /health get 503; requests in flight go on.
+  void start_draining() { draining_ = true; }
+  // Requests in flight, those being tokenised included.
+  size_t active() const { return sessions_.size() + static_cast<size_t>(preparing_); }
+  // Ends every request in flight with an error.
+  void abort_active();
+
+ private:
+  void chat(HttpRequest request, std::shared_ptr<Responder> responder);
+  void start_session(PreparedChat prepared, std::shared_ptr<Responder> responder,
+                     ChatSession::Clock::time_point arrived, std::string request_id);
+  void require_ready() const;
+  Reply health() const;
+  Reply list_models() const;
+  Reply one_model(const std::string& path) const;
+
+  Executor& executor_;
+  ServiceOptions options_;
+  const ServedModel* model_ = nullptr;
+  int64_t created_ = 0;  // Unix time of the models' rows
+  bool draining_ = false;
+  int64_t preparing_ = 0;
+  std::unordered_set<std::shared_ptr<ChatSession>> sessions_;
+};
+
+}  // namespace tandem::api
