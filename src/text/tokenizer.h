@@ -41,9 +41,9 @@ class Tokenizer {
 
   // Raw bytes of one token (maybe a part of a character); empty for ids without a token (padding rows).
   std::string_view token_bytes(int32_t id) const;
-  int32_t size() const;                    // one more than the largest id that has a token
+  int32_t size() const;  // one more than the largest id that has a token
   bool is_added(int32_t id) const;
-  bool is_special(int32_t id) const;       // flagged special: left out by skip_special
+  bool is_special(int32_t id) const;                                   // flagged special: left out by skip_special
   std::optional<int32_t> added_token(std::string_view content) const;  // id of "<|user|>", …
 
  private:
