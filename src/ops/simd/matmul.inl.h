@@ -1,0 +1,203 @@
+// Dot products against stored weights (kernels.h, "Sums"). Part of kernels_<level>.cc.
+#pragma once
+
+#include "ops/simd/fp8.h"
+#include "ops/simd/kernels.h"
+#include "ops/simd/vec16.h"
+
+namespace tandem::ops::TANDEM_SIMD_LEVEL {
+
+// How many outputs and rows share their loads: as many accumulators as the registers hold. The choice moves no bit.
+constexpr int output_block = 4;
+#if defined(TANDEM_SIMD_AVX512)
+constexpr int row_block = 6;
+#elif defined(TANDEM_SIMD_AVX2)
+constexpr int row_block = 2;
+#elif defined(TANDEM_SIMD_NEON)
+constexpr int row_block = 1;
+#else
+constexpr int row_block = 1;
+#endif
+
+struct LoadF32 {
+  static constexpr int64_t bytes = 4;
+  static inline Vec full(const std::byte* p) {
+    Vec out;
+    std::memcpy(&out, p, sizeof out);  // stored fp32 weights may be unaligned
+    return out;
+  }
+  static inline Vec partial(const std::byte* p, int64_t n) {
+    float lanes[16] = {};
+    std::memcpy(lanes, p, static_cast<size_t>(n) * 4);
+    return load(lanes);
+  }
+};
+struct LoadBf16 {
+  static constexpr int64_t bytes = 2;
+  static inline Vec full(const std::byte* p) { return load_bf16(p); }
+  static inline Vec partial(const std::byte* p, int64_t n) { return load_bf16_partial(p, n); }
+};
+
+// One slice: part[r][o] = Σ_k w[o][k]·x[r][k], k < n; w and x point at the slice's first column.
+template <typename Load, int rows, int outputs>
+static inline void slice_sum(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n, float (&part)[row_block][output_block]) {
+  Vec acc[rows][outputs];
+  for (int r = 0; r < rows; ++r) {
+    for (int o = 0; o < outputs; ++o) acc[r][o] = zero();
+  }
+  int64_t k = 0;
+  for (; k + 16 <= n; k += 16) {
+    Vec weight[outputs];
+    for (int o = 0; o < outputs; ++o) weight[o] = Load::full(w[o] + k * Load::bytes);
+    for (int r = 0; r < rows; ++r) {
+      const Vec value = load(x + r * x_stride + k);
+      for (int o = 0; o < outputs; ++o) acc[r][o] = fma(weight[o], value, acc[r][o]);
+    }
+  }
+  if (k < n) {
+    for (int o = 0; o < outputs; ++o) {
+      const Vec weight = Load::partial(w[o] + k * Load::bytes, n - k);
+      for (int r = 0; r < rows; ++r) acc[r][o] = fma(weight, load_partial(x + r * x_stride + k, n - k), acc[r][o]);
+    }
+  }
+  for (int r = 0; r < rows; ++r) {
+    if constexpr (outputs == 4) {
+      reduce4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], part[r]);
+    } else {
+      for (int o = 0; o < outputs; ++o) part[r][o] = reduce(acc[r][o]);
+    }
+  }
+}
+
+template <typename Load, int outputs>
+static inline void slice_sum_rows(int64_t rows, const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                                  float (&part)[row_block][output_block]) {
+  static_assert(row_block <= 6);
+  switch (rows) {
+    case 1: return slice_sum<Load, 1, outputs>(w, x, x_stride, n, part);
+    case 2: if constexpr (row_block >= 2) return slice_sum<Load, 2, outputs>(w, x, x_stride, n, part); break;
+    case 3: if constexpr (row_block >= 3) return slice_sum<Load, 3, outputs>(w, x, x_stride, n, part); break;
+    case 4: if constexpr (row_block >= 4) return slice_sum<Load, 4, outputs>(w, x, x_stride, n, part); break;
+    case 5: if constexpr (row_block >= 5) return slice_sum<Load, 5, outputs>(w, x, x_stride, n, part); break;
+    default: if constexpr (row_block >= 6) return slice_sum<Load, 6, outputs>(w, x, x_stride, n, part); break;
+  }
+}
+
+template <typename Load>
+static inline void slice_sum_any(int64_t rows, int64_t outputs, const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                                 float (&part)[row_block][output_block]) {
+  if (outputs == output_block) return slice_sum_rows<Load, output_block>(rows, w, x, x_stride, n, part);
+  for (int64_t o = 0; o < outputs; ++o) {  // the ragged end of a matrix
+    float one[row_block][output_block];
+    slice_sum_rows<Load, 1>(rows, w + o, x, x_stride, n, one);
+    for (int64_t r = 0; r < rows; ++r) part[r][o] = one[r][0];
+  }
+}
+
+// Adds one slice for all rows of the tile to sums[r][o]; `first` slices of a leaf replace instead.
+template <typename Load>
+static inline void add_slice(const std::byte* const* w, int64_t outputs, const float* x, int64_t x_stride, int64_t rows, int64_t n, bool first,
+                             float (*sums)[output_block]) {
+  for (int64_t r = 0; r < rows; r += row_block) {
+    const int64_t block = rows - r < row_block ? rows - r : row_block;
+    float part[row_block][output_block];
+    slice_sum_any<Load>(block, outputs, w, x + r * x_stride, x_stride, n, part);
+    for (int64_t i = 0; i < block; ++i) {
+      for (int64_t o = 0; o < outputs; ++o) sums[r + i][o] = first ? part[i][o] : sums[r + i][o] + part[i][o];
+    }
+  }
+}
+
+static inline void decode_fp8(const Matrix& w, int64_t output, int64_t column, int64_t n, float* out) {
+  const int64_t scale_row = (w.block_row + output) / 128;
+  const int64_t scale_columns = (w.in_features + 127) / 128;
+  const std::byte* codes = w.data + output * w.in_features + column;
+  for (int64_t k = 0; k < n; ++k) {
+    float scale;
+    std::memcpy(&scale, w.block_scales + 4 * (scale_row * scale_columns + (column + k) / 128), 4);
+    out[k] = fp8_e4m3_values[static_cast<uint8_t>(codes[k])] * scale;
+  }
+}
+
+// The slice's weights as fp32 in `panel` (worth it when several row blocks use them, and always for FP8).
+static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, int64_t n, float* panel) {
+  if (w.format == WeightFormat::fp8_block) return decode_fp8(w, output, column, n, panel);
+  const std::byte* row = w.data + (output * w.in_features + column) * LoadBf16::bytes;
+  int64_t k = 0;
+  for (; k + 16 <= n; k += 16) store(panel + k, load_bf16(row + 2 * k));
+  if (k < n) store_partial(panel + k, load_bf16_partial(row + 2 * k, n - k), n - k);
+}
+
+static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t outputs, int64_t column, int64_t n, bool first,
+                                float (*sums)[output_block]) {
+  const Matrix& w = *t.w;
+  const float* x = t.x + column;
+  const std::byte* rows[output_block];
+  const bool panel_pays = w.format == WeightFormat::fp8_block || (w.format == WeightFormat::bf16 && t.rows > row_block);
+  if (panel_pays) {
+    alignas(64) float panel[output_block][slice_length];
+    for (int64_t o = 0; o < outputs; ++o) {
+      fill_panel(w, output + o, column, n, panel[o]);
+      rows[o] = reinterpret_cast<const std::byte*>(panel[o]);
+    }
+    return add_slice<LoadF32>(rows, outputs, x, t.x_stride, t.rows, n, first, sums);
+  }
+  const int64_t bytes = w.format == WeightFormat::f32 ? LoadF32::bytes : LoadBf16::bytes;
+  for (int64_t o = 0; o < outputs; ++o) rows[o] = w.data + ((output + o) * w.in_features + column) * bytes;
+  if (w.format == WeightFormat::f32) return add_slice<LoadF32>(rows, outputs, x, t.x_stride, t.rows, n, first, sums);
+  add_slice<LoadBf16>(rows, outputs, x, t.x_stride, t.rows, n, first, sums);
+}
+
+// Sum over columns [begin, end) of one leaf, slices ascending.
+static inline void leaf_sum(const MatmulTile& t, int64_t output, int64_t outputs, int64_t begin, int64_t end, float (*sums)[output_block]) {
+  for (int64_t column = begin; column < end;) {
+    const int64_t border = (column / slice_length + 1) * slice_length;
+    const int64_t stop = border < end ? border : end;
+    matmul_slice(t, output, outputs, column, stop - column, column == begin, sums);
+    column = stop;
+  }
+}
+
+static void matmul(const MatmulTile& t) {
+  const int64_t cut = t.w->leaf_columns;
+  const int64_t first_end = cut < t.last_column ? cut : t.last_column;
+  const int64_t second_begin = cut > t.first_column ? cut : t.first_column;
+  for (int64_t output = t.first_output; output < t.last_output; output += output_block) {
+    const int64_t outputs = t.last_output - output < output_block ? t.last_output - output : output_block;
+    float leaf0[max_tile_rows][output_block], leaf1[max_tile_rows][output_block];
+    const bool has0 = t.first_column < first_end, has1 = second_begin < t.last_column;
+    if (has0) leaf_sum(t, output, outputs, t.first_column, first_end, leaf0);
+    if (has1) leaf_sum(t, output, outputs, second_begin, t.last_column, leaf1);
+    for (int64_t r = 0; r < t.rows; ++r) {
+      for (int64_t o = 0; o < outputs; ++o) {
+        const float total = has0 && has1 ? leaf0[r][o] + leaf1[r][o] : has0 ? leaf0[r][o] : has1 ? leaf1[r][o] : 0.0f;
+        t.y[r * t.y_stride + output + o] = total;
+      }
+    }
+  }
+}
+
+static void dot_rows(const DotRows& d) {
+  for (int64_t i = 0; i < d.count; i += output_block) {
+    const int64_t outputs = d.count - i < output_block ? d.count - i : output_block;
+    for (int64_t r = 0; r < d.rows; r += row_block) {
+      const int64_t block = d.rows - r < row_block ? d.rows - r : row_block;
+      float total[row_block][output_block];
+      for (int64_t k = 0; k < d.k; k += slice_length) {
+        const std::byte* w[output_block];
+        for (int64_t o = 0; o < outputs; ++o) w[o] = reinterpret_cast<const std::byte*>(d.w_rows[i + o] + k);
+        float part[row_block][output_block];
+        const int64_t n = d.k - k < slice_length ? d.k - k : slice_length;
+        slice_sum_any<LoadF32>(block, outputs, w, d.x + r * d.x_stride + k, d.x_stride, n, part);
+        for (int64_t b = 0; b < block; ++b) {
+          for (int64_t o = 0; o < outputs; ++o) total[b][o] = k == 0 ? part[b][o] : total[b][o] + part[b][o];
+        }
+      }
+      for (int64_t b = 0; b < block; ++b) {
+        for (int64_t o = 0; o < outputs; ++o) d.y[(r + b) * d.y_stride + i + o] = total[b][o];
+      }
+    }
+  }
+}
+
+}  // namespace tandem::ops::TANDEM_SIMD_LEVEL
