@@ -51,7 +51,7 @@ struct Status {
   int64_t running = 0, waiting = 0;
   int64_t max_model_len = 0;
   int64_t steps = 0;
-  double seconds_since_last_step = 0;
+  double seconds_since_last_step = 0;  // or since the running request was admitted, whichever is less
 };
 
 class Engine {
