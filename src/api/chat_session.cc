@@ -152,7 +152,7 @@ void ChatSession::complete() {
   const auto null_if = [](bool condition, std::string& text) {
     return condition ? std::nullopt : std::optional<std::string>(std::move(text));
   };
-  const bool reasoning_only = content.empty() && text_.ended_in_reasoning() && !ending_.reasoning_closed_by_eos;
+  const bool reasoning_only = content.empty() && text_.ended_in_reasoning();
   Reply reply;
   reply.body = full_reply(head_, null_if(reasoning_only, content), null_if(reasoning.empty(), reasoning), ending_,
                           usage(), metrics());

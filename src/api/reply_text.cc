@@ -25,12 +25,8 @@ bool ReplyText::push(int32_t id, std::vector<ReplyPiece>& out) {
 }
 
 void ReplyText::finish(bool stopped, std::vector<ReplyPiece>& out) {
-  ended_in_reasoning_ = parser_.in_reasoning();
   std::vector<ReplyPiece> pieces = parser_.finish(stopped);
-  for (const ReplyPiece& piece : pieces) {
-    // A reply that stopped inside its reasoning comes once more, as content.
-    if (ended_in_reasoning_ && stopped && piece.kind == ReplyPiece::Kind::content) reasoning_closed_by_eos_ = true;
-  }
+  ended_in_reasoning_ = parser_.in_reasoning();
   if (has_stop_strings_) {
     pieces = stop_strings_.push(std::move(pieces));
     append(std::move(pieces), out);
@@ -39,8 +35,6 @@ void ReplyText::finish(bool stopped, std::vector<ReplyPiece>& out) {
   }
   append(std::move(pieces), out);
 }
-
-int64_t ReplyText::reasoning_tokens() const { return reasoning_closed_by_eos_ ? 0 : parser_.reasoning_tokens(); }
 
 void ReplyText::append(std::vector<ReplyPiece> pieces, std::vector<ReplyPiece>& out) const {
   for (ReplyPiece& piece : pieces) {

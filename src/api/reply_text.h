@@ -26,10 +26,10 @@ class ReplyText {
   void finish(bool stopped, std::vector<chat::ReplyPiece>& out);
 
   const std::optional<std::string>& matched_stop() const { return matched_stop_; }
-  bool ended_in_reasoning() const { return ended_in_reasoning_; }            // cut off before the reasoning closed
-  bool reasoning_closed_by_eos() const { return reasoning_closed_by_eos_; }  // rule C.8 b was applied
+  bool ended_in_reasoning() const { return ended_in_reasoning_; }              // cut off before the reasoning closed
+  bool reasoning_closed_by_eos() const { return parser_.thinking_skipped(); }  // rule C.8 b was applied
   int64_t tokens() const { return tokens_; }
-  int64_t reasoning_tokens() const;
+  int64_t reasoning_tokens() const { return parser_.reasoning_tokens(); }
 
  private:
   void append(std::vector<chat::ReplyPiece> pieces, std::vector<chat::ReplyPiece>& out) const;
@@ -44,7 +44,6 @@ class ReplyText {
   int64_t tokens_ = 0;
   std::optional<std::string> matched_stop_;
   bool ended_in_reasoning_ = false;
-  bool reasoning_closed_by_eos_ = false;
 };
 
 }  // namespace tandem::api

@@ -1,0 +1,226 @@
+// Every field of D.2 that is read, its checks and defaults, and every field that is refused.
+#include "api/chat_request.h"
+
+#include <functional>
+
+#include "api/errors.h"
+
+namespace tandem::api {
+namespace {
+
+ServedModel served() {
+  ServedModel model;
+  model.names = {"nano"};
+  model.vocab_size = 2048;
+  model.max_model_len = 1000;
+  model.defaults.temperature = 0.7;
+  model.defaults.top_p = 0.95;
+  model.defaults.top_k = 40;
+  model.defaults.min_p = 0.05;
+  return model;
+}
+
+ChatRequest parse(const std::string& fields) {
+  return parse_chat_request(JsonBody::parse("{" + fields + "}"), served());
+}
+
+std::string refusal(const std::string& fields) {
+  try {
+    parse(fields);
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 400);
+    return error.body();
+  }
+  ADD_FAILURE() << fields << " was accepted";
+  return {};
+}
+
+void expect_refused(const std::string& fields, const std::string& param) {
+  const std::string body = refusal(fields);
+  EXPECT_NE(body.find("\"param\":\"" + param + "\""), std::string::npos) << fields << ": " << body;
+  EXPECT_NE(body.find("\"type\":\"invalid_request_error\""), std::string::npos) << body;
+}
+
+void expect_not_supported(const std::string& fields, const std::string& param) {
+  const std::string body = refusal(fields);
+  EXPECT_NE(body.find("not supported yet"), std::string::npos) << fields << ": " << body;
+  EXPECT_NE(body.find("\"param\":\"" + param + "\",\"code\":\"unsupported_parameter\""), std::string::npos)
+      << fields << ": " << body;
+}
+
+TEST(ChatRequest, DefaultsComeFromTheModel) {
+  const ChatRequest request = parse("");
+  EXPECT_EQ(request.model, "");
+  EXPECT_FALSE(request.stream);
+  EXPECT_EQ(request.sampling.temperature, 0.7);
+  EXPECT_EQ(request.sampling.top_p, 0.95);
+  EXPECT_EQ(request.sampling.top_k, 40);
+  EXPECT_EQ(request.sampling.min_p, 0.05);
+  EXPECT_FALSE(request.seed);
+  EXPECT_FALSE(request.max_tokens);
+  EXPECT_EQ(request.min_tokens, 0);
+  EXPECT_TRUE(request.stop.empty());
+  EXPECT_TRUE(request.include_reasoning);
+}
+
+TEST(ChatRequest, ReadsEveryField) {
+  const ChatRequest request =
+      parse(R"("model":"m","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},)"
+            R"("temperature":0,"top_p":0.5,"top_k":7,"min_p":0.1,"seed":-5,"max_tokens":9,"min_tokens":2.0,)"
+            R"("stop":["a","b"],"stop_token_ids":[3,4],"include_stop_str_in_output":true,"ignore_eos":true,)"
+            R"("include_reasoning":false)");
+  EXPECT_EQ(request.model, "m");
+  EXPECT_TRUE(request.stream && request.include_usage && request.continuous_usage_stats);
+  EXPECT_EQ(request.sampling.temperature, 0.0);
+  EXPECT_EQ(request.sampling.top_p, 0.5);
+  EXPECT_EQ(request.sampling.top_k, 7);
+  EXPECT_EQ(request.sampling.min_p, 0.1);
+  EXPECT_EQ(request.seed, static_cast<uint64_t>(-5));
+  EXPECT_EQ(request.max_tokens, 9);
+  EXPECT_EQ(request.min_tokens, 2);
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(request.stop_token_ids, (std::vector<int32_t>{3, 4}));
+  EXPECT_TRUE(request.include_stop_str_in_output && request.ignore_eos);
+  EXPECT_FALSE(request.include_reasoning);
+}
+
+TEST(ChatRequest, NullsCountAsAbsent) {
+  const ChatRequest request = parse(
+      R"("model":null,"stream":null,"stream_options":null,"temperature":null,"top_p":null,"top_k":null,"seed":null,)"
+      R"("max_tokens":null,"max_completion_tokens":null,"stop":null,"n":null,"logprobs":null,"tools":null,)"
+      R"("tool_choice":null,"response_format":null,"logit_bias":null,"presence_penalty":null,"prompt_logprobs":null)");
+  EXPECT_EQ(request.sampling.temperature, 0.7);
+  EXPECT_FALSE(request.max_tokens);
+}
+
+TEST(ChatRequest, Aliases) {
+  EXPECT_EQ(parse(R"("max_tokens":5,"max_completion_tokens":3)").max_tokens, 3);
+  EXPECT_EQ(parse(R"("n_predict":4)").max_tokens, 4);
+  EXPECT_FALSE(parse(R"("n_predict":-1)").max_tokens);
+  EXPECT_EQ(parse(R"("top_k":-1)").sampling.top_k, 0);
+  EXPECT_FALSE(parse(R"("seed":-1)").seed);
+  EXPECT_EQ(parse(R"("stop":"x")").stop, std::vector<std::string>{"x"});
+  EXPECT_FALSE(parse(R"("reasoning":{"exclude":true})").include_reasoning);
+}
+
+TEST(ChatRequest, LowTemperaturesAreRaisedOrGreedy) {
+  EXPECT_EQ(parse(R"("temperature":0.000001)").sampling.temperature, 0.000001);  // greedy
+  EXPECT_EQ(parse(R"("temperature":0.00001)").sampling.temperature, 0.01);
+  EXPECT_EQ(parse(R"("temperature":0.005)").sampling.temperature, 0.01);
+  EXPECT_EQ(parse(R"("temperature":2)").sampling.temperature, 2);
+}
+
+TEST(ChatRequest, WrongTypesNameTheField) {
+  expect_refused(R"("model":1)", "model");
+  expect_refused(R"("stream":"true")", "stream");
+  expect_refused(R"("stream":1)", "stream");
+  expect_refused(R"("stream_options":[])", "stream_options");
+  expect_refused(R"("stream_options":{"include_usage":"yes"})", "stream_options.include_usage");
+  expect_refused(R"("temperature":"0.5")", "temperature");
+  expect_refused(R"("temperature":true)", "temperature");
+  expect_refused(R"("top_k":1.5)", "top_k");
+  expect_refused(R"("max_tokens":"5")", "max_tokens");
+  expect_refused(R"("max_tokens":true)", "max_tokens");
+  expect_refused(R"("seed":"1")", "seed");
+  expect_refused(R"("stop":5)", "stop");
+  expect_refused(R"("stop":["a",5])", "stop[1]");
+  expect_refused(R"("stop_token_ids":5)", "stop_token_ids");
+  expect_refused(R"("stop_token_ids":[true])", "stop_token_ids[0]");
+  expect_refused(R"("n":"1")", "n");
+  expect_refused(R"("logprobs":5)", "logprobs");
+  expect_refused(R"("tool_choice":5)", "tool_choice");
+  expect_refused(R"("response_format":"text")", "response_format");
+  expect_refused(R"("ignore_eos":0)", "ignore_eos");
+}
+
+TEST(ChatRequest, Ranges) {
+  expect_refused(R"("temperature":-0.1)", "temperature");
+  expect_refused(R"("temperature":2.1)", "temperature");
+  expect_refused(R"("top_p":0)", "top_p");
+  expect_refused(R"("top_p":1.1)", "top_p");
+  expect_refused(R"("top_k":-2)", "top_k");
+  expect_refused(R"("min_p":1.5)", "min_p");
+  expect_refused(R"("max_tokens":0)", "max_tokens");
+  expect_refused(R"("max_completion_tokens":-1)", "max_completion_tokens");
+  expect_refused(R"("max_completion_tokens":2,"max_tokens":0)", "max_tokens");
+  expect_refused(R"("min_tokens":-1)", "min_tokens");
+  expect_refused(R"("min_tokens":6,"max_tokens":5)", "min_tokens");
+  expect_refused(R"("seed":9223372036854775808)", "seed");
+  expect_refused(R"("stop":[""])", "stop");
+  expect_refused(R"("stop_token_ids":[2048])", "stop_token_ids[0]");
+  expect_refused(R"("stop_token_ids":[-1])", "stop_token_ids[0]");
+  expect_refused(R"("n":0)", "n");
+  expect_refused(R"("tool_choice":"sometimes")", "tool_choice");
+  expect_refused(R"("presence_penalty":2.5)", "presence_penalty");
+  expect_refused(R"("repetition_penalty":0)", "repetition_penalty");
+  expect_refused(R"("response_format":{})", "response_format.type");
+}
+
+TEST(ChatRequest, UpTo64StopStrings) {
+  std::string list = R"("0")";
+  for (int i = 1; i < 64; ++i) list += ",\"" + std::to_string(i) + "\"";
+  EXPECT_EQ(parse("\"stop\":[" + list + "]").stop.size(), 64u);
+  expect_refused("\"stop\":[" + list + ",\"64\"]", "stop");
+}
+
+TEST(ChatRequest, RefusesWhatWouldChangeTheReply) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"n", "2"},
+      {"best_of", "2"},
+      {"logprobs", "true"},
+      {"top_logprobs", "3"},
+      {"logit_bias", R"({"5":1})"},
+      {"tool_choice", R"("required")"},
+      {"tool_choice", R"("any")"},
+      {"tool_choice", R"({"type":"function","function":{"name":"f"}})"},
+      {"function_call", R"({"name":"f"})"},
+      {"functions", R"([{"name":"f"}])"},
+      {"response_format", R"({"type":"json_object"})"},
+      {"response_format", R"({"type":"json_schema","json_schema":{}})"},
+      {"structured_outputs", R"({"regex":"a"})"},
+      {"guided_json", "{\"type\":\"object\"}"},
+      {"guided_regex", R"("a")"},
+      {"guided_choice", R"(["a"])"},
+      {"guided_grammar", R"("root ::= a")"},
+      {"grammar", R"("root ::= a")"},
+      {"json_schema", R"({"type":"object"})"},
+      {"regex", R"("a")"},
+      {"ebnf", R"("a")"},
+      {"presence_penalty", "0.5"},
+      {"frequency_penalty", "-0.5"},
+      {"repetition_penalty", "1.1"},
+      {"bad_words", R"(["a"])"},
+      {"allowed_token_ids", "[1]"},
+      {"prompt_logprobs", "0"},
+      {"use_beam_search", "true"},
+      {"echo", "true"},
+      {"continue_final_message", "true"},
+      {"truncate_prompt_tokens", "5"},
+      {"thinking_token_budget", "100"},
+      {"thinking_budget", "0"},
+      {"chat_template", R"("{{ x }}")"},
+      {"skip_special_tokens", "false"},
+      {"return_token_ids", "true"},
+      {"repetition_detection", R"({"min_count":2})"},
+      {"modalities", R"(["text","audio"])"},
+      {"mirostat", "2"},
+      {"typical_p", "0.9"},
+  };
+  for (const auto& [name, value] : cases) expect_not_supported("\"" + name + "\":" + value, name);
+  expect_not_supported(R"("reasoning":{"max_tokens":5})", "reasoning.max_tokens");
+}
+
+TEST(ChatRequest, NeutralValuesOfRefusedFieldsPass) {
+  parse(R"("n":1,"best_of":1,"logprobs":false,"top_logprobs":0,"logit_bias":{},"tool_choice":"auto","functions":[],)"
+        R"("function_call":"none","response_format":{"type":"text"},"presence_penalty":0,"frequency_penalty":0.0,)"
+        R"("repetition_penalty":1,"bad_words":[],"use_beam_search":false,"echo":false,"thinking_token_budget":-1,)"
+        R"("skip_special_tokens":true,"modalities":["text"],"mirostat":0,"typical_p":1.0,"grammar":"")");
+  parse(R"("tool_choice":"none")");
+}
+
+TEST(ChatRequest, UnknownFieldsAreIgnored) {
+  parse(R"("no_such_field":{"deep":[1]},"user":"x","metadata":{"a":"b"},"priority":"background")");
+}
+
+}  // namespace
+}  // namespace tandem::api

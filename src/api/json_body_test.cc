@@ -1,0 +1,105 @@
+// Bodies that are not what they should be, and the rules of D.2 on types.
+#include "api/json_body.h"
+
+#include "api/errors.h"
+
+namespace tandem::api {
+namespace {
+
+// Message of the ApiError 400 that `action` throws.
+template <typename Action>
+std::string refusal(Action action) {
+  try {
+    action();
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 400);
+    return error.body();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+std::string parse_refusal(const std::string& text) {
+  return refusal([&] { JsonBody::parse(text); });
+}
+
+TEST(JsonBody, RefusesWhatIsNoObject) {
+  EXPECT_NE(parse_refusal("[1]").find("a list; expected a JSON object"), std::string::npos);
+  EXPECT_NE(parse_refusal("\"x\"").find("a string; expected"), std::string::npos);
+  EXPECT_NE(parse_refusal("").find("not valid JSON"), std::string::npos);
+  EXPECT_NE(parse_refusal("{\"a\":1").find("not valid JSON (byte"), std::string::npos);
+  EXPECT_NE(parse_refusal("{\"a\":NaN}").find("not valid JSON"), std::string::npos);
+  EXPECT_NE(parse_refusal("{\"a\":1e999}").find("number is out of range"), std::string::npos);
+  EXPECT_NE(parse_refusal("{\"a\":\"\\ud800\"}").find("not valid JSON"), std::string::npos);
+}
+
+TEST(JsonBody, RefusesInvalidUtf8WithItsPlace) {
+  EXPECT_NE(parse_refusal("{\"a\":\"\xff\"}").find("not valid UTF-8 (byte 6)"), std::string::npos);
+  EXPECT_NE(parse_refusal("{\"a\":\"\xc0\xaf\"}").find("not valid UTF-8"), std::string::npos);      // overlong
+  EXPECT_NE(parse_refusal("{\"a\":\"\xed\xa0\x80\"}").find("not valid UTF-8"), std::string::npos);  // surrogate
+  EXPECT_EQ(JsonBody::parse("{\"a\":\"\xf0\x9f\x98\x80\"}").string("a"), "\xf0\x9f\x98\x80");
+}
+
+std::string nested(int depth) {
+  return "{\"a\":" + std::string(static_cast<size_t>(depth - 1), '[') +
+         std::string(static_cast<size_t>(depth - 1), ']') + "}";
+}
+
+TEST(JsonBody, BoundsTheNestingAt128) {
+  EXPECT_TRUE(JsonBody::parse(nested(128)).has("a"));
+  EXPECT_NE(parse_refusal(nested(129)).find("nested deeper than 128"), std::string::npos);
+  EXPECT_NE(parse_refusal(nested(1000000)).find("nested deeper than 128"), std::string::npos);
+  // Brackets inside strings do not count, whatever is escaped around them.
+  EXPECT_TRUE(JsonBody::parse("{\"a\":\"\\\"" + std::string(500, '[') + "\"}").has("a"));
+}
+
+TEST(JsonBody, NullIsAbsent) {
+  const JsonBody body = JsonBody::parse(R"({"a":null})");
+  EXPECT_FALSE(body.has("a"));
+  EXPECT_FALSE(body.boolean("a"));
+  EXPECT_FALSE(body.integer("a", 0, 1));
+  EXPECT_FALSE(body.number("a", 0, 1));
+  EXPECT_FALSE(body.string("a"));
+  EXPECT_FALSE(body.object("a"));
+  EXPECT_FALSE(body.strings("a", true));
+  EXPECT_FALSE(body.integers("a", 0, 1));
+  EXPECT_EQ(body.names(), std::vector<std::string>{"a"});
+}
+
+TEST(JsonBody, IntegersMayComeAsFloats) {
+  const JsonBody body = JsonBody::parse(R"({"a":3.0,"b":3.5,"c":true,"d":"3","e":1e300,"f":18446744073709551615})");
+  EXPECT_EQ(body.integer("a", 0, 5), 3);
+  for (const auto* name : {"b", "c", "d", "e", "f"}) {
+    const std::string message = refusal([&] { (void)body.integer(name, 0, 5); });
+    EXPECT_NE(message.find(std::string("\"param\":\"") + name + "\""), std::string::npos) << message;
+  }
+  EXPECT_NE(refusal([&] { (void)body.integer("a", 4, 5); }).find("3.0 is out of range; expected 4 to 5"),
+            std::string::npos);
+}
+
+TEST(JsonBody, NumbersAreNeitherBooleansNorStrings) {
+  const JsonBody body = JsonBody::parse(R"({"a":1,"b":true,"c":"0.5","d":2.5})");
+  EXPECT_EQ(body.number("a", 0, 2), 1.0);
+  EXPECT_NE(refusal([&] { (void)body.number("b", 0, 2); }).find("found a boolean; expected a number"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { (void)body.number("c", 0, 2); }).find("found a string; expected a number"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { (void)body.number("d", 0, 2); }).find("2.5 is out of range"), std::string::npos);
+}
+
+TEST(JsonBody, NestedFieldsAreNamedByPath) {
+  const JsonBody body = JsonBody::parse(R"({"o":{"flag":1},"l":["x",2],"i":[1,"2"]})");
+  EXPECT_NE(refusal([&] { (void)body.object("o")->boolean("flag"); }).find("\"param\":\"o.flag\""), std::string::npos);
+  EXPECT_NE(refusal([&] { (void)body.strings("l", true); }).find("\"param\":\"l[1]\""), std::string::npos);
+  EXPECT_NE(refusal([&] { (void)body.integers("i", 0, 9); }).find("\"param\":\"i[1]\""), std::string::npos);
+  EXPECT_NE(refusal([&] { (void)body.object("l"); }).find("found a list; expected an object"), std::string::npos);
+}
+
+TEST(JsonBody, IsSetMeansNotEmpty) {
+  const JsonBody body = JsonBody::parse(R"({"a":{},"b":[],"c":"","d":0,"e":false,"f":null,"g":{"x":1},"h":1,"i":"x"})");
+  for (const auto* name : {"a", "b", "c", "d", "e", "f", "absent"}) EXPECT_FALSE(body.is_set(name)) << name;
+  for (const auto* name : {"g", "h", "i"}) EXPECT_TRUE(body.is_set(name)) << name;
+}
+
+}  // namespace
+}  // namespace tandem::api

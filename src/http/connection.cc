@@ -1,0 +1,344 @@
+// Reading requests and writing answers, with a bound on everything that a client controls.
+#include "http/connection.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/read.hpp>
+#include <iterator>
+#include <utility>
+
+#include "api/errors.h"
+#include "api/random.h"
+#include "base/log.h"
+
+namespace tandem::http {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using api::ApiError;
+
+namespace {
+
+constexpr size_t read_bytes = 16 * 1024;
+constexpr size_t max_request_id = 256;
+
+using Fields = beast::http::fields;
+
+std::string field(const Fields& fields, beast::string_view name) {
+  const auto value = fields[name];
+  return {value.data(), value.size()};
+}
+
+RequestHead request_head(const beast::http::request<beast::http::string_body>& message) {
+  RequestHead head;
+  const auto method = message.method_string();
+  const auto target = message.target();
+  head.method.assign(method.data(), method.size());
+  head.target.assign(target.data(), target.size());
+  head.host = field(message, "Host");
+  head.authorization = field(message, "Authorization");
+  head.x_api_key = field(message, "X-Api-Key");
+  head.api_key = field(message, "Api-Key");
+  head.content_encoding = field(message, "Content-Encoding");
+  head.requested_headers = field(message, "Access-Control-Request-Headers");
+  return head;
+}
+
+// The client's X-Request-Id if it is fit for logs and headers, else a new one.
+std::string choose_request_id(const Fields& fields) {
+  std::string id = field(fields, "X-Request-Id");
+  const bool printable = std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7F; });
+  if (id.empty() || id.size() > max_request_id || !printable) id = "req-" + api::random_hex(12);
+  return id;
+}
+
+ApiError bad_request(int status, std::string message) { return {status, "invalid_request_error", std::move(message)}; }
+
+// Rules of the protocol that Beast leaves to us. Content-Length together with Transfer-Encoding is refused by Beast.
+std::optional<ApiError> check_protocol(const beast::http::request<beast::http::string_body>& message,
+                                       const Limits& limits) {
+  const auto count = [&message](beast::string_view name) {
+    const auto range = message.equal_range(name);
+    return std::distance(range.first, range.second);
+  };
+  if (message.version() != 10 && message.version() != 11) return bad_request(505, "Only HTTP/1.0 and 1.1 are spoken.");
+  if (static_cast<size_t>(std::distance(message.begin(), message.end())) > limits.header_fields) {
+    return bad_request(431, fmt::format("More than {} header fields.", limits.header_fields));
+  }
+  if (count("Host") > 1 || (message.version() == 11 && count("Host") == 0)) {
+    return bad_request(400, "Exactly one Host header field is required.");
+  }
+  if (const auto coding = message["Transfer-Encoding"]; count("Transfer-Encoding") > 0) {
+    if (message.version() == 10) return bad_request(400, "Transfer-Encoding needs HTTP/1.1.");
+    if (count("Transfer-Encoding") > 1 || !beast::iequals(coding, "chunked")) {
+      return bad_request(501, "The only Transfer-Encoding of requests that is supported is chunked.");
+    }
+  }
+  if (const auto expect = message["Expect"]; !expect.empty() && !beast::iequals(expect, "100-continue")) {
+    return bad_request(417, "The only Expect that is supported is 100-continue.");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Connection::Connection(asio::ip::tcp::socket socket, const Router& router, const Limits& limits,
+                       std::function<void(Connection*)> on_closed)
+    : socket_(std::move(socket)),
+      router_(router),
+      limits_(limits),
+      on_closed_(std::move(on_closed)),
+      deadline_(socket_.get_executor()),
+      write_deadline_(socket_.get_executor()),
+      keepalive_(socket_.get_executor()),
+      buffer_(limits.header_bytes + limits.pipelined_bytes + 4 * read_bytes) {}
+
+void Connection::start() {
+  ErrorCode ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  next_request();
+}
+
+void Connection::shut_down() {
+  shutting_down_ = true;
+  if (state_ != State::busy && !writing_) close();
+}
+
+void Connection::close() {
+  if (state_ == State::closed) return;
+  const auto self = shared_from_this();
+  state_ = State::closed;
+  ErrorCode ignored;
+  socket_.close(ignored);
+  deadline_.cancel();
+  write_deadline_.cancel();
+  keepalive_.cancel();
+  if (const auto answer = answer_.lock()) answer->lost();
+  on_closed_(this);
+}
+
+void Connection::arm(Timer& timer, std::chrono::milliseconds duration) {
+  timer.expires_after(duration);
+  timer.async_wait([self = shared_from_this(), &timer](ErrorCode error) {
+    // The timer may have been set anew after this wait was already due.
+    if (!error && timer.expiry() <= Timer::clock_type::now()) self->close();
+  });
+}
+
+// ---- Requests ----
+
+void Connection::next_request() {
+  answered_.reset();
+  parser_.reset();
+  if (shutting_down_) return close();
+  state_ = State::idle;
+  arm(deadline_, limits_.idle);
+  if (buffer_.size() == 0) {
+    if (!reading_) start_read();
+  } else if (reading_) {
+    // Pipelined bytes are here already and only one read may run: on_read goes on.
+    ErrorCode ignored;
+    socket_.cancel(ignored);
+  } else {
+    read_head();
+  }
+}
+
+// Waits for the first byte of a request; during an answer, for further requests and for the client's leaving.
+void Connection::start_read() {
+  reading_ = true;
+  socket_.async_read_some(buffer_.prepare(read_bytes),
+                          [self = shared_from_this()](ErrorCode error, size_t bytes) { self->on_read(error, bytes); });
+}
+
+void Connection::on_read(ErrorCode error, size_t bytes) {
+  reading_ = false;
+  if (state_ == State::closed) return;
+  if (error) {
+    if (error == asio::error::operation_aborted && state_ == State::idle && buffer_.size() > 0) return read_head();
+    // End of input counts as gone: a client that only shuts its write side down and still reads cannot be told apart,
+    // and none of the known clients does that.
+    return close();
+  }
+  buffer_.commit(bytes);
+  if (state_ == State::idle) return read_head();
+  if (state_ == State::lingering) {
+    buffer_.consume(buffer_.size());
+    discarded_ += bytes;
+    if (discarded_ > limits_.discarded_bytes) return close();
+    arm(deadline_, limits_.linger);
+    return start_read();
+  }
+  if (buffer_.size() < limits_.pipelined_bytes) start_read();
+}
+
+void Connection::read_head() {
+  state_ = State::head;
+  arm(deadline_, limits_.header);
+  parser_.emplace();
+  parser_->header_limit(limits_.header_bytes);
+  parser_->body_limit(boost::none);  // a Content-Length over the limit must still give its head
+  beast::http::async_read_header(socket_, buffer_, *parser_,
+                                 [self = shared_from_this()](ErrorCode error, size_t) { self->on_head(error); });
+}
+
+void Connection::on_head(ErrorCode error) {
+  if (state_ == State::closed) return;
+  if (error) return on_parse_error(error);
+  const auto& message = parser_->get();
+  request_id_ = choose_request_id(message);
+  framing_ = {message.version() == 11, message.keep_alive(), message.method() == beast::http::verb::head,
+              router_.common_headers()};
+  framing_.headers.emplace_back("X-Request-Id", request_id_);
+  if (const auto violation = check_protocol(message, limits_)) return refuse(violation->reply(), false);
+  decision_ = router_.decide(request_head(message));
+  // A body that is not read would be taken for the next request.
+  if (decision_.reply) return refuse(*decision_.reply, framing_.keep_alive && parser_->is_done());
+  if (parser_->content_length().value_or(0) > limits_.body_bytes) {
+    return refuse(api::too_large(limits_.body_bytes).reply(), false);
+  }
+  if (!parser_->is_done() && !message["Expect"].empty()) write(response_head(100, {}));
+  parser_->body_limit(limits_.body_bytes);
+  parser_->eager(true);
+  state_ = State::body;
+  read_body();
+}
+
+void Connection::read_body() {
+  if (parser_->is_done()) return dispatch();
+  arm(deadline_, limits_.body_idle);
+  beast::http::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
+    if (self->state_ == State::closed) return;
+    if (error) return self->on_parse_error(error);
+    self->read_body();
+  });
+}
+
+void Connection::on_parse_error(ErrorCode error) {
+  using HttpError = beast::http::error;
+  const bool of_protocol = error.category() == make_error_code(HttpError::bad_method).category();
+  if (!of_protocol || error == HttpError::end_of_stream || error == HttpError::partial_message) return close();
+  if (state_ == State::head) {  // nothing of the head is known
+    framing_ = {true, false, false, router_.common_headers()};
+    framing_.headers.emplace_back("X-Request-Id", "req-" + api::random_hex(12));
+  }
+  if (error == HttpError::body_limit) return refuse(api::too_large(limits_.body_bytes).reply(), false);
+  if (error == HttpError::header_limit || error == HttpError::buffer_overflow) {
+    return refuse(
+        bad_request(431, fmt::format("The request head is larger than {} bytes.", limits_.header_bytes)).reply(),
+        false);
+  }
+  refuse(bad_request(400, fmt::format("Malformed HTTP request: {}.", error.message())).reply(), false);
+}
+
+std::shared_ptr<Answer> Connection::make_answer() {
+  state_ = State::busy;
+  deadline_.cancel();
+  auto answer = std::make_shared<Answer>(shared_from_this(), framing_);
+  answer_ = answer;
+  return answer;
+}
+
+void Connection::refuse(const api::Reply& reply, bool keep_alive) {
+  framing_.keep_alive = keep_alive;
+  make_answer()->reply(reply);
+}
+
+void Connection::dispatch() {
+  auto message = parser_->release();
+  api::HttpRequest request;
+  request.method = decision_.route->method;
+  request.path = decision_.path;
+  request.request_id = request_id_;
+  request.body = std::move(message.body());
+  log(LogLevel::debug, "request {}: {} {}, {} bytes", request_id_, request.method, request.path, request.body.size());
+  const auto answer = make_answer();
+  if (!reading_ && buffer_.size() < limits_.pipelined_bytes) start_read();
+  try {
+    decision_.route->handler(std::move(request), answer);
+  } catch (...) {
+    answer->reply(api::to_api_error(std::current_exception()).reply());
+  }
+}
+
+// ---- Answers ----
+
+void Connection::write(std::string bytes) {
+  if (state_ == State::closed) return;
+  queued_ += bytes;
+  if (!writing_) start_write();
+}
+
+bool Connection::congested() const { return in_flight_.size() - written_ + queued_.size() > limits_.unsent_bytes; }
+
+void Connection::start_write() {
+  if (written_ == in_flight_.size()) {
+    in_flight_ = std::exchange(queued_, {});
+    written_ = 0;
+  }
+  writing_ = true;
+  arm(write_deadline_, limits_.write_idle);
+  socket_.async_write_some(
+      asio::buffer(in_flight_) + written_,
+      [self = shared_from_this()](ErrorCode error, size_t bytes) { self->on_written(error, bytes); });
+}
+
+void Connection::on_written(ErrorCode error, size_t bytes) {
+  writing_ = false;
+  if (state_ == State::closed) return;
+  if (error) return close();
+  written_ += bytes;
+  const auto answer = answer_.lock();
+  if (written_ < in_flight_.size() || !queued_.empty()) {
+    start_write();
+  } else {
+    write_deadline_.cancel();
+  }
+  if (answer && !congested()) answer->drained();
+  if (!writing_ && answered_) {
+    if (*answered_ && !shutting_down_) {
+      next_request();
+    } else {
+      linger();
+    }
+  }
+}
+
+void Connection::set_keepalive(bool on) {
+  keepalive_.cancel();
+  if (!on || limits_.sse_keepalive.count() == 0 || state_ == State::closed) return;
+  keepalive_.expires_after(limits_.sse_keepalive);
+  keepalive_.async_wait([self = shared_from_this()](ErrorCode error) {
+    if (error || self->keepalive_.expiry() > Timer::clock_type::now()) return;
+    if (const auto answer = self->answer_.lock()) {
+      // A client that takes nothing does not get more of it.
+      if (!self->congested()) answer->send_keepalive();
+      self->set_keepalive(true);
+    }
+  });
+}
+
+void Connection::end_answer(bool keep_alive) { answered_ = keep_alive; }
+
+void Connection::abandoned() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    if (self->state_ != State::busy || self->answered_ || !self->answer_.expired()) return;
+    log(LogLevel::error, "request {}: dropped without an answer", self->request_id_);
+    self->close();
+  });
+}
+
+void Connection::linger() {
+  state_ = State::lingering;
+  ErrorCode ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  buffer_.consume(buffer_.size());
+  arm(deadline_, limits_.linger);
+  if (!reading_) start_read();
+}
+
+}  // namespace tandem::http

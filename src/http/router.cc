@@ -1,0 +1,134 @@
+// Routing, keys, CORS.
+#include "http/router.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "api/errors.h"
+
+namespace tandem::http {
+
+using api::ApiError;
+
+namespace {
+
+constexpr std::string_view allowed_methods = "GET, POST, DELETE, OPTIONS";
+
+ApiError bad_request(std::string message) { return {400, "invalid_request_error", std::move(message)}; }
+
+// Path of a request target: origin form ("/a?b") or absolute form ("http://host/a?b"). Percent-decoded, trailing
+// slashes removed; empty when it is neither or not decodable.
+std::optional<std::string> path_of(std::string_view target) {
+  if (const size_t scheme = target.find("://"); !target.starts_with('/') && scheme != std::string_view::npos) {
+    const size_t slash = target.find('/', scheme + 3);
+    target = slash == std::string_view::npos ? "/" : target.substr(slash);
+  }
+  if (!target.starts_with('/')) return std::nullopt;
+  auto path = percent_decode(target.substr(0, target.find_first_of("?#")));
+  if (!path || std::any_of(path->begin(), path->end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
+    return std::nullopt;
+  }
+  while (path->size() > 1 && path->back() == '/') path->pop_back();
+  return path;
+}
+
+bool path_matches(const std::string& pattern, const std::string& path) {
+  if (!pattern.ends_with("/*")) return pattern == path;
+  const std::string_view prefix = std::string_view(pattern).substr(0, pattern.size() - 1);
+  return path.size() > prefix.size() && path.starts_with(prefix);
+}
+
+}  // namespace
+
+bool is_loopback_host(std::string_view host) {
+  if (host.starts_with('[')) {
+    const size_t end = host.find(']');
+    return end != std::string_view::npos && host.substr(0, end + 1) == "[::1]" &&
+           (end + 1 == host.size() || host[end + 1] == ':');
+  }
+  std::string name(host.substr(0, host.find(':')));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return name == "localhost" || name == "127.0.0.1";
+}
+
+Router::Router(std::vector<api::Route> routes, KeyRing keys, bool loopback)
+    : routes_(std::move(routes)), keys_(std::move(keys)), loopback_(loopback) {}
+
+Headers Router::common_headers() const {
+  if (!cors_allowed()) return {};
+  return {{"Access-Control-Allow-Origin", "*"}, {"Access-Control-Expose-Headers", "x-request-id, retry-after"}};
+}
+
+api::Reply Router::preflight(const RequestHead& head) const {
+  api::Reply reply;
+  reply.status = 204;
+  reply.headers.emplace_back("Allow", allowed_methods);
+  if (!cors_allowed()) return reply;
+  reply.headers.emplace_back("Access-Control-Allow-Methods", allowed_methods);
+  if (!head.requested_headers.empty()) {
+    reply.headers.emplace_back("Access-Control-Allow-Headers", head.requested_headers);
+  }
+  reply.headers.emplace_back("Access-Control-Max-Age", "600");
+  return reply;
+}
+
+bool Router::authorised(const RequestHead& head) const {
+  if (keys_.empty()) return true;
+  const auto accepted = [this](std::string_view key) { return !key.empty() && keys_.accepts(key); };
+  return accepted(bearer_token(head.authorization)) || accepted(head.x_api_key) || accepted(head.api_key);
+}
+
+std::optional<api::Reply> Router::refuse(const RequestHead& head, bool open) const {
+  // Without a key the loopback address is the only guard, and a web page whose name was re-bound to 127.0.0.1 would get
+  // past it; such a page still sends its own name as Host.
+  if (keys_.empty() && loopback_ && !head.host.empty() && !is_loopback_host(head.host)) {
+    return ApiError(403, "permission_error", "This server answers to localhost, 127.0.0.1 and [::1] only.").reply();
+  }
+  if (!open && !authorised(head)) {
+    return ApiError(401, "authentication_error", "Missing or wrong API key.", {}, "invalid_api_key").reply();
+  }
+  return std::nullopt;
+}
+
+Decision Router::decide(const RequestHead& head) const {
+  Decision decision;
+  if (head.method == "OPTIONS") {
+    decision.reply = preflight(head);
+    return decision;
+  }
+  const auto path = path_of(head.target);
+  if (!path) {
+    decision.reply = bad_request("The request target is not a valid path.").reply();
+    return decision;
+  }
+  decision.path = *path;
+  decision.head_only = head.method == "HEAD";
+  const std::string_view method = decision.head_only ? "GET" : std::string_view(head.method);
+  std::string allow;
+  bool known_path = false, open = false;
+  for (const api::Route& route : routes_) {
+    if (!path_matches(route.path, decision.path)) continue;
+    known_path = true;
+    open = open || route.open;
+    if (route.method == method) decision.route = &route;
+    allow += fmt::format("{}, {}", route.method, route.method == "GET" ? "HEAD, " : "");
+  }
+  decision.reply = refuse(head, open);
+  if (decision.reply) return decision;
+  if (!known_path) {
+    decision.reply = ApiError(404, "not_found_error", fmt::format("No such path: {}", decision.path)).reply();
+  } else if (!decision.route) {
+    decision.reply =
+        ApiError(405, "invalid_request_error", fmt::format("{} is not allowed on {}.", head.method, decision.path))
+            .reply();
+    decision.reply->headers.emplace_back("Allow", allow + "OPTIONS");
+  } else if (!head.content_encoding.empty() && head.content_encoding != "identity") {
+    decision.reply = ApiError(415, "invalid_request_error", "Compressed request bodies are not supported.").reply();
+  }
+  return decision;
+}
+
+}  // namespace tandem::http

@@ -1,0 +1,58 @@
+// Decides from the head of a request what happens to it: a handler, or an answer at once (unknown path, wrong method,
+// missing key, CORS preflight). Knows no sockets and no JSON shapes (error bodies come from api/errors.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/endpoint.h"
+#include "http/auth.h"
+#include "http/wire.h"
+
+namespace tandem::http {
+
+// What the router needs of a request's head; empty means absent.
+struct RequestHead {
+  std::string method;
+  std::string target;  // as on the request line
+  std::string host;
+  std::string authorization, x_api_key, api_key;
+  std::string content_encoding;
+  std::string requested_headers;  // Access-Control-Request-Headers
+};
+
+struct Decision {
+  std::optional<api::Reply> reply;    // answer at once…
+  const api::Route* route = nullptr;  // …or call its handler with
+  std::string path;                   // this path
+  bool head_only = false;             // HEAD: the answer without its body
+};
+
+class Router {
+ public:
+  // loopback: the listener can be reached from this machine only.
+  Router(std::vector<api::Route> routes, KeyRing keys, bool loopback);
+
+  // Routes stay valid as long as the router.
+  Decision decide(const RequestHead& head) const;
+  // Fields that every response carries (D.13).
+  Headers common_headers() const;
+
+ private:
+  std::optional<api::Reply> refuse(const RequestHead& head, bool open) const;
+  api::Reply preflight(const RequestHead& head) const;
+  bool authorised(const RequestHead& head) const;
+  bool cors_allowed() const { return !keys_.empty() || loopback_; }
+
+  std::vector<api::Route> routes_;
+  KeyRing keys_;
+  bool loopback_;
+};
+
+// Host of a "Host" field is this machine by one of its loopback names: localhost, 127.0.0.1, [::1], any port.
+bool is_loopback_host(std::string_view host);
+
+}  // namespace tandem::http

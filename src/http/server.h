@@ -1,0 +1,59 @@
+// The HTTP server: one io thread that owns all sockets, a few worker threads for long work. Boost stays in the .cc
+// files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/endpoint.h"
+#include "http/limits.h"
+
+namespace tandem::http {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8012;               // 0: any free port
+  std::vector<std::string> api_keys;  // none: open to whoever can connect
+  bool insecure = false;              // allow listening beyond loopback without a key
+  int workers = 1;
+  Limits limits;
+};
+
+class Server : public api::Executor {
+ public:
+  // Binds and listens; connections wait until start(). Throws Error: resource (port in use, no permission, unknown
+  // host), usage (beyond loopback without a key and not insecure, empty key).
+  explicit Server(ServerOptions options);
+  ~Server() override;  // close()
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  uint16_t port() const;
+  std::string url() const;  // "http://127.0.0.1:8012"
+
+  // Starts the threads. Handlers are called on the io thread and must stay valid until close().
+  void start(std::vector<api::Route> routes);
+
+  // From now on SIGTERM and SIGINT end wait_for_stop() instead of the process.
+  void catch_stop_signals();
+  // Blocks until the n-th stop signal (n = 1: the first) or until `seconds` have passed; true if it came.
+  bool wait_for_stop(int n, double seconds);
+  // As a stop signal would; from any thread.
+  void request_stop();
+
+  // Stops listening, lets answers that are complete be written (for at most two seconds), closes all connections and
+  // joins the threads. Work that was queued is dropped.
+  void close();
+
+  void io(std::function<void()> task) override;
+  void work(std::function<void()> task) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tandem::http
