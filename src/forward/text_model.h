@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "forward/mutation.h"
 #include "forward/step.h"
 #include "model/shape.h"
 #include "model/weights.h"
@@ -23,6 +24,7 @@ struct Capacity {
   int32_t slots = 1;        // streams at a time
   int64_t pages = 2;        // pages of the token pool, the null page 0 included
   int32_t max_rows = 512;   // rows of one step (the prefill chunk)
+  int32_t max_logit_rows = 32;  // rows of one step whose logits may be asked for
 };
 
 class TextModel {
@@ -30,15 +32,16 @@ class TextModel {
   static constexpr int64_t page_rows = 256;  // token rows of a page
 
   // `shape` and `weights` must outlive the model. Throws Error(does_not_fit) when memory cannot be had.
-  TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity);
+  TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
+            Mutation mutation = Mutation::none);
   ~TextModel();
 
   // Bytes that a model of this capacity allocates (caches, slots, scratch), by the same formulas as the constructor.
-  static int64_t planned_bytes(const model::Shape& shape, Capacity capacity);
+  static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1);
 
   // Runs the step. Rows must continue each stream at its committed length: running a step at position p makes p the
-  // length, whatever was run beyond it before ("commit and roll-back are set length"), as long as every row before p was
-  // kept. Slots start at length 0; a segment at position 0 starts the slot afresh.
+  // length, whatever was run beyond it before ("commit and roll-back are set length"). p may lie below the end of the last
+  // step only by rows that were not certain. Slots start at length 0; a segment at position 0 starts the slot afresh.
   // Results are valid until the next run. Throws Error(internal) for a step that breaks these rules.
   void run(const Step& step, Probe* probe = nullptr);
 
@@ -52,6 +55,10 @@ class TextModel {
   // zero_first_embedding: the embedding half of position 0 is zero (nano was trained so).
   void run_mtp(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding = true,
                Probe* probe = nullptr);
+  // The KDA state of a stream after its last row, layer counted among the KDA layers: the recurrent state [heads, dim
+  // (key), dim (value)] and the last kernel − 1 raw convolution rows [3·heads·dim, kernel − 1], oldest first.
+  void read_kda_state(int32_t slot, int64_t kda_layer, std::span<float> state, std::span<float> conv) const;
+
   std::span<const float> mtp_hidden() const;
   std::span<const float> mtp_logits() const;
 

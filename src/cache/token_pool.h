@@ -1,0 +1,29 @@
+// The paged pool of token rows: latent rows and pooled index keys of every DSA layer (design.md 5). A page holds 256 token
+// rows in every plane; page 0 is the null page. Who owns which page is the business of whoever hands out page tables.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/shape.h"
+#include "ops/latent/pages.h"
+
+namespace tandem::cache {
+
+class TokenPool {
+ public:
+  // `planes` layers with caches: the DSA layers in order, then the MTP layer.
+  TokenPool(const model::Shape& shape, int64_t planes, int64_t pages);
+  static int64_t bytes(const model::Shape& shape, int64_t planes, int64_t pages);
+
+  int64_t pages() const { return pages_; }
+  // Views of plane `layer` through a stream's page table.
+  ops::PagedPlane latent(int64_t layer, const int32_t* page_table);
+  ops::PagedPlane pooled(int64_t layer, const int32_t* page_table);
+
+ private:
+  int64_t pages_, latent_width_, index_width_, pools_of_page_;
+  std::vector<float> latent_, pooled_;  // [planes, pages, rows of a page, width]
+};
+
+}  // namespace tandem::cache

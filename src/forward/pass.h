@@ -1,0 +1,53 @@
+// One forward pass: what the layers share while a step runs, and the three sub-layers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/slots.h"
+#include "cache/token_pool.h"
+#include "device/threads.h"
+#include "forward/mutation.h"
+#include "forward/probe.h"
+#include "forward/scratch.h"
+#include "forward/step.h"
+#include "model/shape.h"
+#include "model/weights.h"
+#include "ops/experts/experts.h"
+
+namespace tandem::forward {
+
+// Weights in the form that the operations want: made once from the checkpoint's.
+struct PreparedLayer {
+  const model::LayerWeights* weights = nullptr;
+  std::vector<float> conv_taps;      // KDA: [kernel, 3·heads·dim]
+  std::vector<float> rate;           // KDA: [heads] exp(A_log)
+  std::vector<float> kv_b_values;    // DSA: kv_b_proj decoded, if it is stored as FP8
+  model::Matrix kv_b;                // DSA
+  std::vector<ops::Mlp> routed;      // MoE
+  ops::Mlp shared;                   // the shared expert or the dense MLP
+  bool has_shared = false;
+  int64_t state_layer = 0;           // index among the KDA layers, or among the layers with token caches
+};
+PreparedLayer prepare_layer(const model::LayerWeights& weights, const model::Shape& shape, int64_t state_layer);
+
+struct Pass {
+  device::Threads& threads;
+  const model::Shape& shape;
+  const Step& step;
+  Scratch& scratch;
+  ops::ExpertScratch& expert_scratch;
+  cache::TokenPool& pool;
+  cache::Slots& slots;
+  Probe* probe;
+  Mutation mutation;
+
+  int64_t rows() const { return static_cast<int64_t>(step.tokens.size()); }
+};
+
+// Sub-layers: x [rows, hidden] normed input, y [rows, hidden] output. `layer` is the model's layer number, for the probe.
+void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x, float* y);                   // spec 3
+void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);   // spec 4
+void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);    // spec 5
+
+}  // namespace tandem::forward

@@ -1,0 +1,81 @@
+#include "forward/scratch.h"
+
+#include <algorithm>
+
+#include "ops/attend/sparse_attend.h"
+#include "ops/latent/pages.h"
+
+namespace tandem::forward {
+namespace {
+
+int64_t shared_width(const model::Shape& s) { return std::max(s.intermediate_size, s.shared_width()); }
+
+}  // namespace
+
+void Scratch::lay_out(Arena& arena, const model::Shape& s, const Capacity& capacity, int64_t threads) {
+  const int64_t rows = capacity.max_rows, model_width = s.hidden_size, width = s.kda_width(), dim = s.kda_head_dim;
+  const auto floats = [&arena](int64_t count) { return arena.take<float>(count); };
+  streams = floats(rows * s.hc_mult * model_width);
+  x = floats(rows * model_width);
+  y = floats(rows * model_width);
+  mapping = floats(rows * s.mhc_rows());
+  post = floats(rows * s.hc_mult);
+  comb = floats(rows * s.hc_mult * s.hc_mult);
+
+  raw = floats(rows * 3 * width);
+  low = floats(rows * 2 * dim);
+  for (float** piece : {&f, &gate, &q, &k, &v, &g, &o}) *piece = floats(rows * width);
+  beta = floats(rows * s.kda_num_heads);
+  working = floats(width * dim);
+
+  a = floats(rows * s.q_lora_rank);
+  query = floats(rows * s.num_attention_heads * s.qk_nope_head_dim);
+  absorbed = floats(rows * s.num_attention_heads * s.kv_lora_rank);
+  attended = floats(rows * s.num_attention_heads * s.kv_lora_rank);
+  latent = floats(rows * s.kv_lora_rank);
+  value = floats(rows * s.num_attention_heads * s.v_head_dim);
+  index_q = floats(rows * s.index_n_heads * s.index_head_dim);
+  index_k = floats(rows * s.index_head_dim);
+  index_gate = floats(rows * s.index_head_dim);
+  index_weights = floats(rows * s.index_n_heads);
+  max_pools = capacity.pages * ops::page_rows / s.index_kpool;
+  const int64_t order_length = std::max(max_pools, s.pool_budget() + 1);
+  scores = floats(threads * order_length);
+  order = arena.take<int32_t>(threads * order_length);
+  max_pools = order_length;
+  attend = floats(threads * ops::sparse_attend_scratch(s.max_selected(), s.kv_lora_rank));
+  pointers = arena.take<const float*>(threads * s.max_selected());
+  selected = arena.take<int32_t>(rows * s.max_selected());
+  counts = arena.take<int32_t>(rows);
+  gaps = floats(rows);
+
+  router = floats(rows * s.n_routed_experts);
+  chosen = arena.take<int32_t>(rows * s.num_experts_per_tok);
+  expert_weights = floats(rows * s.num_experts_per_tok);
+
+  hidden_rows(arena, s, capacity);
+}
+
+void Scratch::hidden_rows(Arena& arena, const model::Shape& s, const Capacity& capacity) {
+  const int64_t rows = capacity.max_rows, width = s.hidden_size, logit_rows = capacity.max_logit_rows;
+  const auto floats = [&arena](int64_t count) { return arena.take<float>(count); };
+  hidden = floats(rows * width);
+  logit_hidden = floats(logit_rows * width);
+  logits = floats(logit_rows * s.vocab_size);
+  const int64_t mtp = s.num_nextn_predict_layers > 0 ? 1 : 0;
+  mtp_input = floats(mtp * rows * 2 * width);
+  mtp_x = floats(mtp * rows * width);
+  mtp_hidden = floats(mtp * rows * width);
+  mtp_logits = floats(mtp * logit_rows * s.vocab_size);
+}
+
+ops::ExpertScratch expert_scratch(const model::Shape& s, int64_t max_rows) {
+  return ops::ExpertScratch(max_rows, s.hidden_size, s.n_routed_experts, s.num_experts_per_tok, s.moe_intermediate_size, shared_width(s));
+}
+
+int64_t expert_scratch_bytes(const model::Shape& s, int64_t max_rows) {
+  return ops::ExpertScratch::bytes(max_rows, s.hidden_size, s.n_routed_experts, s.num_experts_per_tok, s.moe_intermediate_size,
+                                   shared_width(s));
+}
+
+}  // namespace tandem::forward

@@ -1,0 +1,60 @@
+// The activations of one step. One arena, laid out once; what it takes is known before it is allocated.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "forward/text_model.h"
+#include "model/shape.h"
+#include "ops/experts/experts.h"
+
+namespace tandem::forward {
+
+// Hands out aligned pieces of one allocation; without memory behind it, it only counts.
+class Arena {
+ public:
+  template <typename T>
+  T* take(int64_t count) {
+    std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(piece);
+  }
+  int64_t used() const { return used_; }
+  void start_at(std::byte* base) {
+    base_ = base;
+    used_ = 0;
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  int64_t used_ = 0;
+};
+
+struct Scratch {
+  // Every row count is Capacity::max_rows; names follow spec/model.md.
+  float *streams, *x, *y, *mapping, *post, *comb;
+  // KDA, P = heads·dim: raw [3P], low [2·dim], f, gate, q, k, v, g, o [P], beta [heads], working [heads, dim, dim]
+  float *raw, *low, *f, *gate, *q, *k, *v, *g, *o, *beta, *working;
+  // DSA: a [q_lora_rank], query [heads·key], absorbed and attended [heads·kv_lora_rank], latent [kv_lora_rank],
+  // value [heads·value], index_q [index heads·dim], index_k, index_gate [dim], index_weights [index heads]
+  float *a, *query, *absorbed, *attended, *latent, *value, *index_q, *index_k, *index_gate, *index_weights;
+  float *scores, *attend;  // [threads, …]
+  int32_t *order, *selected, *counts;
+  const float** pointers;
+  float *gaps, *router, *expert_weights;
+  int32_t* chosen;
+  float *hidden, *logit_hidden, *logits;                            // [rows, hidden], [logit rows, hidden], [logit rows, vocab]
+  float *mtp_input, *mtp_x, *mtp_hidden, *mtp_logits;               // [rows, 2·hidden], [rows, hidden], …
+  int64_t max_pools = 0;
+
+  void lay_out(Arena& arena, const model::Shape& shape, const Capacity& capacity, int64_t threads);
+
+ private:
+  void hidden_rows(Arena& arena, const model::Shape& shape, const Capacity& capacity);
+};
+
+// The feed-forward's scratch of every layer kind in the model.
+ops::ExpertScratch expert_scratch(const model::Shape& shape, int64_t max_rows);
+int64_t expert_scratch_bytes(const model::Shape& shape, int64_t max_rows);
+
+}  // namespace tandem::forward

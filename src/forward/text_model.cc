@@ -1,0 +1,304 @@
+// The text model top to bottom (spec/model.md 2.1, 6.1).
+#include "forward/text_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "forward/pass.h"
+#include "ops/embed/embed.h"
+#include "ops/linear/linear.h"
+#include "ops/mhc/mhc.h"
+#include "ops/norm/norm.h"
+
+namespace tandem::forward {
+namespace {
+
+int64_t count_kda(const model::Shape& shape) {
+  return std::count(shape.layer_types.begin(), shape.layer_types.end(), model::AttentionKind::kda);
+}
+
+// Layers with token caches: DSA layers and the MTP layer.
+int64_t count_cached(const model::Shape& shape) { return shape.num_hidden_layers - count_kda(shape) + shape.num_nextn_predict_layers; }
+
+struct FreeDeleter {
+  void operator()(std::byte* p) const { std::free(p); }
+};
+using Memory = std::unique_ptr<std::byte, FreeDeleter>;
+
+Memory allocate(int64_t bytes) {
+  Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64))));
+  if (!memory) throw Error(ErrorCode::does_not_fit, "activations", fmt::format("{} bytes could not be allocated", bytes), "fewer rows a step");
+  return memory;
+}
+
+[[noreturn]] void bad_step(const std::string& what) { throw Error(ErrorCode::internal, "step", what); }
+
+}  // namespace
+
+struct TextModel::State {
+  const model::Shape& shape;
+  const model::TextWeights& weights;
+  device::Threads& threads;
+  Capacity capacity;
+  Mutation mutation;
+  cache::TokenPool pool;
+  cache::Slots slots;
+  ops::ExpertScratch expert_scratch;
+  Memory memory;
+  Scratch scratch{};
+  std::vector<PreparedLayer> layers;
+  std::vector<PreparedLayer> mtp_layer;          // none or one
+  std::vector<int64_t> end, certain_end;         // [slots] of the last step
+  int64_t rows = 0, logit_rows = 0, mtp_rows = 0, mtp_logit_rows = 0;
+
+  State(const model::Shape& s, const model::TextWeights& w, device::Threads& t, const Capacity& c, Mutation m)
+      : shape(s), weights(w), threads(t), capacity(c), mutation(m), pool(s, count_cached(s), c.pages), slots(s, count_kda(s), count_cached(s), c.slots),
+        expert_scratch(forward::expert_scratch(s, c.max_rows)), end(static_cast<size_t>(c.slots)), certain_end(static_cast<size_t>(c.slots)) {
+    Arena arena;
+    scratch.lay_out(arena, shape, capacity, threads.count());
+    memory = allocate(arena.used());
+    std::fill_n(memory.get(), arena.used(), std::byte{0});
+    arena.start_at(memory.get());
+    scratch.lay_out(arena, shape, capacity, threads.count());
+    int64_t kda = 0, cached = 0;
+    for (const model::LayerWeights& layer : weights.layers) layers.push_back(prepare_layer(layer, shape, layer.kda ? kda++ : cached++));
+    if (weights.mtp) mtp_layer.push_back(prepare_layer(weights.mtp->layer, shape, cached));
+  }
+
+  Pass pass(const Step& step, Probe* probe) { return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation}; }
+
+  void check_segment(const Segment& segment, const Step& step, bool text) const {
+    if (segment.slot < 0 || segment.slot >= capacity.slots) bad_step(fmt::format("slot {} of {}", segment.slot, capacity.slots));
+    if (segment.rows < 1 || segment.first_row < 0 || segment.first_row + segment.rows > static_cast<int64_t>(step.tokens.size())) {
+      bad_step(fmt::format("segment of {} rows at row {}", segment.rows, segment.first_row));
+    }
+    if (segment.certain_rows < 0 || segment.certain_rows > segment.rows || segment.rows - segment.certain_rows > cache::max_window) {
+      bad_step(fmt::format("{} certain rows of {}, at most {} may be uncertain", segment.certain_rows, segment.rows, cache::max_window));
+    }
+    const int64_t pages = (segment.position + segment.rows + page_rows - 1) / page_rows;
+    if (segment.page_table < 0 || segment.pages < pages ||
+        segment.page_table + segment.pages > static_cast<int64_t>(step.page_tables.size())) {
+      bad_step(fmt::format("page table of {} pages for {} tokens", segment.pages, segment.position + segment.rows));
+    }
+    for (int64_t i = 0; i < pages; ++i) {
+      const int32_t page = step.page_tables[static_cast<size_t>(segment.page_table + i)];
+      if (page < 1 || page >= capacity.pages) bad_step(fmt::format("page {} of {}", page, capacity.pages));
+    }
+    const auto slot = static_cast<size_t>(segment.slot);
+    if (text && segment.position != 0 && (segment.position < certain_end[slot] || segment.position > end[slot])) {
+      bad_step(fmt::format("position {} does not continue the stream of {} to {} rows", segment.position, certain_end[slot], end[slot]));
+    }
+  }
+
+  void check(const Step& step, bool text) const {
+    const auto step_rows = static_cast<int64_t>(step.tokens.size());
+    if (step_rows < 1 || step_rows > capacity.max_rows) bad_step(fmt::format("{} rows, at most {}", step_rows, capacity.max_rows));
+    if (step.positions.size() != step.tokens.size()) bad_step("positions and tokens differ in number");
+    if (static_cast<int64_t>(step.logit_rows.size()) > capacity.max_logit_rows) {
+      bad_step(fmt::format("{} logit rows, at most {}", step.logit_rows.size(), capacity.max_logit_rows));
+    }
+    for (const int32_t row : step.logit_rows) {
+      if (row < 0 || row >= step_rows) bad_step(fmt::format("logit row {}", row));
+    }
+    for (const int32_t token : step.tokens) {
+      if (token < 0 || token >= shape.vocab_size) bad_step(fmt::format("token id {} with a vocabulary of {}", token, shape.vocab_size));
+    }
+    int64_t covered = 0;
+    for (const Segment& segment : step.segments) {
+      check_segment(segment, step, text);
+      if (segment.first_row != covered) bad_step("segments do not cover the rows in order");
+      covered += segment.rows;
+    }
+    if (covered != step_rows) bad_step("segments do not cover the rows");
+  }
+
+  // mHC around a sub-layer: x = norm(collapse(streams)); y = sub(x); streams = mix(streams, y).
+  template <typename SubLayer>
+  void site(const model::MhcWeights& w, const model::Vector& norm, const SubLayer& sub_layer) {
+    ops::MhcEnter enter;
+    enter.fn = &w.fn;
+    enter.base = w.base.data();
+    enter.scale = w.scale.data();
+    enter.norm = norm.data();
+    enter.n = shape.hc_mult;
+    enter.hidden = shape.hidden_size;
+    enter.sinkhorn_iters = mutation == Mutation::no_sinkhorn ? 0 : shape.hc_sinkhorn_iters;
+    enter.hc_eps = shape.hc_eps;
+    enter.rms_norm_eps = shape.rms_norm_eps;
+    enter.streams = scratch.streams;
+    enter.rows = rows;
+    enter.mapping = scratch.mapping;
+    enter.post = scratch.post;
+    enter.comb = scratch.comb;
+    enter.x = scratch.x;
+    ops::mhc_enter(threads, enter);
+    if (mutation == Mutation::transposed_mixer) transpose_comb();
+    sub_layer(scratch.x, scratch.y);
+    ops::mhc_leave(threads, {shape.hc_mult, shape.hidden_size, scratch.streams, scratch.y, scratch.post, scratch.comb, rows});
+  }
+
+  void transpose_comb() {
+    const int64_t n = shape.hc_mult;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < i; ++j) std::swap(scratch.comb[(row * n + i) * n + j], scratch.comb[(row * n + j) * n + i]);
+      }
+    }
+  }
+
+  void run_layer(const Pass& pass, int64_t number) {
+    const PreparedLayer& layer = layers[static_cast<size_t>(number)];
+    const model::LayerWeights& w = *layer.weights;
+    site(*w.hc_attn, w.input_layernorm, [&](const float* x, float* y) {
+      if (w.kda) {
+        kda_attention(pass, layer, x, y);
+      } else {
+        dsa_attention(pass, layer, number, x, y);
+      }
+    });
+    site(*w.hc_ffn, w.post_attention_layernorm, [&](const float* x, float* y) { feed_forward(pass, layer, number, x, y); });
+    if (pass.probe != nullptr) pass.probe->streams(number, rows, scratch.streams);
+  }
+
+  // z = RMSNorm(mean of the streams): the parameter-free collapse.
+  void collapse() {
+    const int64_t hidden = shape.hidden_size, n = shape.hc_mult;
+    for (int64_t row = 0; row < rows; ++row) {
+      const float* streams = scratch.streams + row * n * hidden;
+      float* z = scratch.hidden + row * hidden;
+      for (int64_t d = 0; d < hidden; ++d) {
+        float sum = streams[d];
+        for (int64_t s = 1; s < n; ++s) sum += streams[s * hidden + d];
+        z[d] = sum / static_cast<float>(n);
+      }
+      ops::rms_norm(z, weights.norm.data(), shape.rms_norm_eps, hidden, z);
+    }
+  }
+
+  void head(const Step& step, const float* hidden, float* logits) {
+    const int64_t width = shape.hidden_size;
+    for (size_t i = 0; i < step.logit_rows.size(); ++i) {
+      std::copy_n(hidden + step.logit_rows[i] * width, width, scratch.logit_hidden + static_cast<int64_t>(i) * width);
+    }
+    ops::linear(threads, weights.lm_head, scratch.logit_hidden, logits, static_cast<int64_t>(step.logit_rows.size()));
+  }
+
+  void run(const Step& step, Probe* probe) {
+    check(step, true);
+    rows = static_cast<int64_t>(step.tokens.size());
+    logit_rows = static_cast<int64_t>(step.logit_rows.size());
+    for (const Segment& segment : step.segments) {
+      if (segment.position == 0) slots.reset(segment.slot);
+    }
+    ops::embed(weights.embed_tokens, step.tokens, shape.hc_mult, scratch.streams, shape.hc_mult * shape.hidden_size);
+    const Pass shared = pass(step, probe);
+    for (int64_t number = 0; number < shape.num_hidden_layers; ++number) run_layer(shared, number);
+    for (const Segment& segment : step.segments) {
+      const auto slot = static_cast<size_t>(segment.slot);
+      slots.set_kda_block(segment.slot, ops::kda_block_after(slots.kda_block(segment.slot), segment.position, segment.rows, segment.certain_rows));
+      end[slot] = segment.position + segment.rows;
+      certain_end[slot] = segment.position + segment.certain_rows;
+    }
+    collapse();
+    head(step, scratch.hidden, scratch.logits);
+  }
+
+  // u = eh_proj·[RMSNorm(embedding; enorm) ‖ RMSNorm(hidden; hnorm)], embedding half first.
+  void mtp_enter(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding) {
+    const model::MtpWeights& w = *weights.mtp;
+    const int64_t width = shape.hidden_size;
+    ops::embed(weights.embed_tokens, step.tokens, 1, scratch.mtp_input, 2 * width);
+    for (int64_t row = 0; row < mtp_rows; ++row) {
+      float* input = scratch.mtp_input + row * 2 * width;
+      if (zero_first_embedding && step.positions[static_cast<size_t>(row)] == 0) std::fill_n(input, width, 0.0f);
+      ops::rms_norm(input, w.enorm.data(), shape.rms_norm_eps, width, input);
+      ops::rms_norm(hidden_rows.data() + row * width, w.hnorm.data(), shape.rms_norm_eps, width, input + width);
+    }
+    ops::linear(threads, w.eh_proj, scratch.mtp_input, scratch.mtp_x, mtp_rows);
+  }
+
+  template <typename SubLayer>
+  void mtp_residual(const model::Vector& norm, const SubLayer& sub_layer) {
+    const int64_t width = shape.hidden_size;
+    for (int64_t row = 0; row < mtp_rows; ++row) {
+      ops::rms_norm(scratch.mtp_x + row * width, norm.data(), shape.rms_norm_eps, width, scratch.x + row * width);
+    }
+    sub_layer(scratch.x, scratch.y);
+    for (int64_t i = 0; i < mtp_rows * width; ++i) scratch.mtp_x[i] += scratch.y[i];
+  }
+
+  void run_mtp(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding, Probe* probe) {
+    if (mtp_layer.empty()) throw Error(ErrorCode::internal, "run_mtp", "the checkpoint has no MTP layer");
+    check(step, false);
+    mtp_rows = static_cast<int64_t>(step.tokens.size());
+    mtp_logit_rows = static_cast<int64_t>(step.logit_rows.size());
+    if (static_cast<int64_t>(hidden_rows.size()) < mtp_rows * shape.hidden_size) bad_step("fewer hidden rows than tokens");
+    mtp_enter(step, hidden_rows, zero_first_embedding);
+    const Pass shared = pass(step, probe);
+    const PreparedLayer& layer = mtp_layer.front();
+    const int64_t number = shape.num_hidden_layers;
+    mtp_residual(layer.weights->input_layernorm, [&](const float* x, float* y) { dsa_attention(shared, layer, number, x, y); });
+    mtp_residual(layer.weights->post_attention_layernorm, [&](const float* x, float* y) { feed_forward(shared, layer, number, x, y); });
+    const int64_t width = shape.hidden_size;
+    for (int64_t row = 0; row < mtp_rows; ++row) {
+      ops::rms_norm(scratch.mtp_x + row * width, weights.mtp->shared_head_norm.data(), shape.rms_norm_eps, width,
+                    scratch.mtp_hidden + row * width);
+    }
+    head(step, scratch.mtp_hidden, scratch.mtp_logits);
+  }
+};
+
+TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
+                     Mutation mutation)
+    : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation)) {}
+
+TextModel::~TextModel() = default;
+
+int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, int threads) {
+  Arena arena;
+  Scratch scratch{};
+  scratch.lay_out(arena, shape, capacity, threads);
+  return arena.used() + expert_scratch_bytes(shape, capacity.max_rows) + cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages) +
+         capacity.slots * cache::Slots::bytes_of_slot(shape, count_kda(shape), count_cached(shape));
+}
+
+void TextModel::run(const Step& step, Probe* probe) { state_->run(step, probe); }
+
+std::span<const float> TextModel::logits() const {
+  return {state_->scratch.logits, static_cast<size_t>(state_->logit_rows * state_->shape.vocab_size)};
+}
+
+std::span<const float> TextModel::hidden() const {
+  return {state_->scratch.hidden, static_cast<size_t>(state_->rows * state_->shape.hidden_size)};
+}
+
+void TextModel::read_kda_state(int32_t slot, int64_t kda_layer, std::span<float> state, std::span<float> conv) const {
+  State& s = *state_;
+  const int64_t length = s.end[static_cast<size_t>(slot)];
+  ops::kda_materialise(s.slots.kda(slot, kda_layer), s.shape.kda_num_heads, s.shape.kda_head_dim, length, state.data());
+  const int64_t channels = 3 * s.shape.kda_width(), kept = s.shape.short_conv_kernel_size - 1;
+  const float* ring = s.slots.conv_ring(slot, kda_layer);
+  for (int64_t i = 0; i < kept; ++i) {
+    const int64_t position = length - kept + i;
+    for (int64_t c = 0; c < channels; ++c) {
+      conv[static_cast<size_t>(c * kept + i)] = position < 0 ? 0.0f : ring[position % cache::ring_rows * channels + c];
+    }
+  }
+}
+
+void TextModel::run_mtp(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding, Probe* probe) {
+  state_->run_mtp(step, hidden_rows, zero_first_embedding, probe);
+}
+
+std::span<const float> TextModel::mtp_hidden() const {
+  return {state_->scratch.mtp_hidden, static_cast<size_t>(state_->mtp_rows * state_->shape.hidden_size)};
+}
+
+std::span<const float> TextModel::mtp_logits() const {
+  return {state_->scratch.mtp_logits, static_cast<size_t>(state_->mtp_logit_rows * state_->shape.vocab_size)};
+}
+
+}  // namespace tandem::forward

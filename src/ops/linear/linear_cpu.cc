@@ -1,0 +1,61 @@
+// Cuts the outputs and rows of a group of projections into tasks for the worker threads.
+#include "ops/linear/linear.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "ops/simd/kernels.h"
+
+namespace tandem::ops {
+namespace {
+
+constexpr size_t max_calls = 16;
+
+// Outputs of one task: small enough that the threads finish together, large enough to be worth taking.
+int64_t outputs_of_task(const Matrix& weight, int64_t rows) {
+  const int64_t multiplications = 24 * 1024;
+  const int64_t outputs = multiplications / std::max<int64_t>(1, weight.in_features * std::min<int64_t>(rows, max_tile_rows));
+  return std::max<int64_t>(16, outputs / 4 * 4);
+}
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+void linear(device::Threads& threads, std::span<const LinearCall> calls, int64_t rows) {
+  if (calls.size() > max_calls) throw Error(ErrorCode::internal, "linear", "too many calls in one region");
+  if (rows == 0) return;
+  std::array<int64_t, max_calls + 1> first_task{};
+  const int64_t tiles = divide_up(rows, max_tile_rows);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const int64_t chunks = divide_up(calls[i].weight->out_features, outputs_of_task(*calls[i].weight, rows));
+    first_task[i + 1] = first_task[i] + chunks * tiles;
+  }
+  threads.run(first_task[calls.size()], [&](int64_t task) {
+    size_t i = 0;
+    while (task >= first_task[i + 1]) ++i;
+    const LinearCall& call = calls[i];
+    const int64_t outputs = outputs_of_task(*call.weight, rows);
+    const int64_t chunk = (task - first_task[i]) / tiles, tile = (task - first_task[i]) % tiles;
+    const int64_t row = tile * max_tile_rows;
+    MatmulTile t;
+    t.w = call.weight;
+    t.first_output = chunk * outputs;
+    t.last_output = std::min(t.first_output + outputs, call.weight->out_features);
+    t.last_column = call.weight->in_features;
+    t.x = call.x + row * call.x_stride;
+    t.x_stride = call.x_stride;
+    t.rows = std::min(max_tile_rows, rows - row);
+    t.y = call.y + row * call.y_stride;
+    t.y_stride = call.y_stride;
+    kernels().matmul(t);
+  });
+}
+
+void linear(device::Threads& threads, const Matrix& weight, const float* x, float* y, int64_t rows) {
+  const LinearCall call{&weight, x, weight.in_features, y, weight.out_features};
+  linear(threads, std::span(&call, 1), rows);
+}
+
+}  // namespace tandem::ops
