@@ -1,0 +1,504 @@
+// The server over loopback sockets: what reaches a handler, what is refused, when connections end, when a client counts
+// as gone. Handlers here are small; the real ones are tested in src/api.
+#include "http/server.h"
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "api/errors.h"
+#include "base/error.h"
+#include "http/test_client.h"
+
+namespace tandem::http {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Waits for something that another thread does.
+template <typename Condition>
+bool eventually(Condition condition) {
+  for (int i = 0; i < 2000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(5ms);
+  }
+  return false;
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  void start(const Limits& limits = {}, std::vector<std::string> keys = {}) {
+    ServerOptions options;
+    options.port = 0;
+    options.limits = limits;
+    options.api_keys = std::move(keys);
+    server_ = std::make_unique<Server>(std::move(options));
+    server_->start(
+        {{"POST", "/echo", false,
+          [](api::HttpRequest request, std::shared_ptr<api::Responder> responder) {
+            api::Reply reply;
+            reply.body = request.request_id + "|" + request.body;
+            responder->reply(std::move(reply));
+          }},
+         {"GET", "/hello", true,
+          [](api::HttpRequest, std::shared_ptr<api::Responder> responder) {
+            api::Reply reply;
+            reply.body = "hello";
+            responder->reply(std::move(reply));
+          }},
+         {"GET", "/throw", true,
+          [](api::HttpRequest, std::shared_ptr<api::Responder>) {
+            throw api::ApiError(418, "server_error", "teapot");
+          }},
+         {"GET", "/drop", true, [](api::HttpRequest, std::shared_ptr<api::Responder>) {}},
+         {"POST", "/hold", false,
+          [this](api::HttpRequest, std::shared_ptr<api::Responder> responder) { hold(std::move(responder)); }},
+         {"GET", "/stream", true, [this](api::HttpRequest, std::shared_ptr<api::Responder> responder) {
+            responder->open_stream();
+            hold(std::move(responder));
+          }}});
+  }
+  void TearDown() override {
+    if (server_) server_->close();
+    held_.reset();
+    server_.reset();
+  }
+
+  void hold(std::shared_ptr<api::Responder> responder) {
+    responder->on_gone([this] { ++gone_; });
+    held_ = std::move(responder);
+    ++holding_;
+  }
+  void on_io(std::function<void()> task) {
+    std::atomic<bool> done{false};
+    server_->io([&] {
+      task();
+      done = true;
+    });
+    ASSERT_TRUE(eventually([&] { return done.load(); }));
+  }
+
+  static std::string post(const std::string& path, const std::string& body, const std::string& fields = {}) {
+    return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + fields +
+           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  }
+  static std::string get(const std::string& path, const std::string& fields = {}) {
+    return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + fields + "\r\n";
+  }
+  static int status(const std::string& response) { return response.size() > 12 ? std::stoi(response.substr(9, 3)) : 0; }
+  static std::string body(const std::string& response) { return response.substr(response.find("\r\n\r\n") + 4); }
+
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<api::Responder> held_;  // io thread only, once the server runs
+  std::atomic<int> holding_{0}, gone_{0};
+};
+
+TEST_F(ServerTest, KeepAliveAndPipelining) {
+  start();
+  TestClient client(server_->port());
+  for (int i = 0; i < 3; ++i) {
+    client.send(post("/echo", "one", "X-Request-Id: r1\r\n"));
+    EXPECT_EQ(body(client.read_response()), "r1|one");
+  }
+  std::string many;
+  for (int i = 0; i < 50; ++i) many += post("/echo", std::to_string(i), "X-Request-Id: p\r\n") + get("/hello");
+  client.send(many);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(body(client.read_response()), "p|" + std::to_string(i));
+    EXPECT_EQ(body(client.read_response()), "hello");
+  }
+  client.send(get("/hello", "Connection: close\r\n"));
+  EXPECT_EQ(status(client.read_response()), 200);
+  EXPECT_TRUE(client.closed_by_server());
+}
+
+TEST_F(ServerTest, ARequestMayComeByteByByte) {
+  start();
+  TestClient client(server_->port());
+  for (const char c : post("/echo", "slow", "X-Request-Id: r\r\n")) client.send(std::string(1, c));
+  EXPECT_EQ(body(client.read_response()), "r|slow");
+}
+
+TEST_F(ServerTest, ChunkedRequestBodies) {
+  start();
+  TestClient client(server_->port());
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "4\r\nwiki\r\nA;name=value\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n");
+  EXPECT_EQ(body(client.read_response()), "r|wiki0123456789");
+  client.send(get("/hello"));
+  EXPECT_EQ(body(client.read_response()), "hello");
+}
+
+TEST_F(ServerTest, RequestIds) {
+  start();
+  TestClient client(server_->port());
+  client.send(get("/hello", "X-Request-Id: mine\r\n"));
+  EXPECT_NE(client.read_response().find("X-Request-Id: mine\r\n"), std::string::npos);
+  client.send(get("/hello"));
+  EXPECT_NE(client.read_response().find("X-Request-Id: req-"), std::string::npos);
+  client.send(get("/hello", "X-Request-Id: " + std::string(257, 'x') + "\r\n"));
+  EXPECT_NE(client.read_response().find("X-Request-Id: req-"), std::string::npos);
+}
+
+TEST_F(ServerTest, HeadAndOptions) {
+  start();
+  TestClient client(server_->port());
+  client.send("HEAD /hello HTTP/1.1\r\nHost: localhost\r\n\r\n" + get("/hello"));
+  EXPECT_NE(client.read_until("\r\n\r\n").find("Content-Length: 5\r\n"), std::string::npos);
+  EXPECT_EQ(body(client.read_response()), "hello");
+  client.send("OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\nOrigin: http://a\r\n\r\n");
+  const std::string preflight = client.read_until("\r\n\r\n");
+  EXPECT_EQ(status(preflight), 204);
+  EXPECT_NE(preflight.find("Access-Control-Allow-Origin: *\r\n"), std::string::npos);
+  client.send(get("/hello"));
+  EXPECT_EQ(body(client.read_response()), "hello");
+}
+
+TEST_F(ServerTest, RefusalsKeepTheConnectionOnlyWithoutABody) {
+  start({}, {"key"});
+  TestClient client(server_->port());
+  client.send(get("/nowhere", "Authorization: Bearer key\r\n"));
+  EXPECT_EQ(status(client.read_response()), 404);
+  client.send("DELETE /hello HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const std::string wrong_method = client.read_response();
+  EXPECT_EQ(status(wrong_method), 405);
+  EXPECT_NE(wrong_method.find("Allow: GET, HEAD, OPTIONS\r\n"), std::string::npos);
+  // The unread body must not be taken for a request.
+  client.send(post("/echo", get("/hello")));
+  const std::string refused = client.read_all();
+  EXPECT_EQ(status(refused), 401);
+  EXPECT_NE(refused.find("WWW-Authenticate: Bearer\r\n"), std::string::npos);
+  EXPECT_EQ(refused.find("hello"), std::string::npos);
+}
+
+TEST_F(ServerTest, MalformedRequests) {
+  start();
+  const std::string host = "Host: localhost\r\n";
+  const std::vector<std::pair<std::string, int>> cases = {
+      {"NONSENSE\r\n\r\n", 400},
+      {"GET /hello\r\n\r\n", 400},
+      {"GET /hello HTTP/1.1\r\n\r\n", 400},
+      {"GET /hello HTTP/1.1\r\n" + host + host + "\r\n", 400},
+      {"GET /hello HTTP/1.1\r\n" + host + "bad field: x\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Length: -1\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Length: 99999999999999999999999\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\n" + host + "Transfer-Encoding: gzip\r\n\r\n", 501},
+      {"POST /echo HTTP/1.1\r\n" + host + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
+      {"POST /echo HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Length: 1\r\nExpect: magic\r\n\r\na", 417},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Length: 1\r\nContent-Encoding: gzip\r\n\r\na", 415},
+  };
+  for (const auto& [request, expected] : cases) {
+    TestClient client(server_->port());
+    client.send(request);
+    const std::string response = client.read_all();
+    EXPECT_EQ(status(response), expected) << request << "\n" << response;
+    EXPECT_NE(response.find("Connection: close\r\n"), std::string::npos) << request;
+    EXPECT_NE(response.find("{\"error\":{\"message\":"), std::string::npos) << request;
+  }
+}
+
+TEST_F(ServerTest, HeadLimits) {
+  start();
+  TestClient large(server_->port());
+  large.send(get("/hello", "X: " + std::string(70000, 'x') + "\r\n"));
+  EXPECT_EQ(status(large.read_all()), 431);
+  std::string fields;
+  for (int i = 0; i < 100; ++i) fields += fmt::format("X{}: y\r\n", i);
+  TestClient many(server_->port());
+  many.send(get("/hello", fields));
+  EXPECT_EQ(status(many.read_all()), 431);
+  TestClient enough(server_->port());
+  enough.send(get("/hello", fields.substr(fields.find('\n') + 1)));  // 99 and Host
+  EXPECT_EQ(status(enough.read_response()), 200);
+}
+
+TEST_F(ServerTest, LargeBodyIsRefusedFromItsLength) {
+  start();
+  TestClient waiting(server_->port());
+  waiting.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 34603008\r\n\r\n");
+  EXPECT_EQ(status(waiting.read_response()), 413);  // before a byte of it was sent
+  // A client that sends everything before it reads must see the answer as well.
+  TestClient sending(server_->port());
+  EXPECT_TRUE(sending.send(post("/echo", std::string(33 << 20, 'x'))));
+  const std::string response = sending.read_all();
+  EXPECT_EQ(status(response), 413);
+  EXPECT_NE(response.find("\"code\":\"body_too_large\""), std::string::npos);
+  TestClient fitting(server_->port());
+  fitting.send(post("/echo", std::string(32 << 20, 'x'), "X-Request-Id: r\r\n"));
+  EXPECT_EQ(body(fitting.read_response()).size(), (32u << 20) + 2);
+}
+
+TEST_F(ServerTest, ChunkedBodyHasTheSameLimit) {
+  Limits limits;
+  limits.body_bytes = 1000;
+  start(limits);
+  TestClient client(server_->port());
+  client.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 20; ++i) client.send("40\r\n" + std::string(64, 'x') + "\r\n");
+  EXPECT_EQ(status(client.read_all()), 413);
+}
+
+TEST_F(ServerTest, Continue) {
+  start();
+  TestClient client(server_->port());
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_EQ(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.send("ab");
+  EXPECT_EQ(body(client.read_response()), "r|ab");
+  client.send("POST /nowhere HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_EQ(status(client.read_response()), 404);  // instead of 100
+}
+
+TEST_F(ServerTest, SilentClientsAreClosed) {
+  Limits limits;
+  limits.idle = 100ms;
+  limits.header = 100ms;
+  limits.body_idle = 100ms;
+  start(limits);
+  TestClient idle(server_->port()), in_head(server_->port()), in_body(server_->port()), after(server_->port());
+  in_head.send("GET /hello HT");
+  in_body.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
+  after.send(get("/hello"));
+  EXPECT_EQ(status(after.read_response()), 200);
+  EXPECT_TRUE(idle.closed_by_server());
+  EXPECT_TRUE(in_head.closed_by_server());
+  EXPECT_TRUE(in_body.closed_by_server());
+  EXPECT_TRUE(after.closed_by_server());
+}
+
+TEST_F(ServerTest, ABusyConnectionIsNotIdle) {
+  Limits limits;
+  limits.idle = 50ms;
+  limits.body_idle = 50ms;
+  start(limits);
+  TestClient client(server_->port());
+  client.send(post("/hold", "x"));
+  ASSERT_TRUE(eventually([&] { return holding_ == 1; }));
+  std::this_thread::sleep_for(200ms);
+  on_io([&] { held_->reply({}); });
+  EXPECT_EQ(status(client.read_response()), 200);
+  EXPECT_EQ(gone_, 0);
+}
+
+TEST_F(ServerTest, ClientThatLeavesIsNoticed) {
+  start();
+  {
+    TestClient whole(server_->port());
+    whole.send(post("/hold", "x"));
+    ASSERT_TRUE(eventually([&] { return holding_ == 1; }));
+  }
+  EXPECT_TRUE(eventually([&] { return gone_ == 1; }));
+  {
+    TestClient streamed(server_->port());
+    streamed.send(get("/stream"));
+    ASSERT_TRUE(eventually([&] { return holding_ == 2; }));
+  }
+  EXPECT_TRUE(eventually([&] { return gone_ == 2; }));
+  on_io([&] {
+    EXPECT_TRUE(held_->gone());
+    held_->send_event("to nobody");
+    held_->close_stream();
+  });
+}
+
+TEST_F(ServerTest, ClientThatLeavesIsNoticedBehindPipelinedRequests) {
+  start();
+  {
+    TestClient client(server_->port());
+    client.send(post("/hold", "x") + get("/hello"));
+    ASSERT_TRUE(eventually([&] { return holding_ == 1; }));
+  }
+  EXPECT_TRUE(eventually([&] { return gone_ == 1; }));
+}
+
+TEST_F(ServerTest, StreamAndNextRequest) {
+  start();
+  TestClient client(server_->port());
+  client.send(get("/stream") + get("/hello"));
+  ASSERT_TRUE(eventually([&] { return holding_ == 1; }));
+  const std::string head = client.read_until("\r\n\r\n");
+  EXPECT_NE(head.find("Content-Type: text/event-stream; charset=utf-8\r\n"), std::string::npos);
+  on_io([&] { held_->send_event("one"); });
+  EXPECT_EQ(client.read_until("\n\n\r\n"), "b\r\ndata: one\n\n\r\n");  // at once, not with the next
+  on_io([&] { held_->close_stream(); });
+  EXPECT_EQ(client.read_until("0\r\n\r\n"), "0\r\n\r\n");
+  EXPECT_EQ(body(client.read_response()), "hello");
+}
+
+TEST_F(ServerTest, SilentStreamsGetComments) {
+  Limits limits;
+  limits.sse_keepalive = 20ms;
+  start(limits);
+  TestClient client(server_->port());
+  client.send(get("/stream"));
+  client.read_until("\r\n\r\n");
+  const std::string comment = "d\r\n: keepalive\n\n\r\n";
+  EXPECT_EQ(client.read(2 * comment.size()), comment + comment);
+  on_io([&] { held_->close_stream(); });
+  EXPECT_EQ(client.read_until("0\r\n\r\n").find("data:"), std::string::npos);
+}
+
+TEST_F(ServerTest, SlowReaderCongestsAndDrains) {
+  start();
+  TestClient client(server_->port());
+  client.send(get("/stream"));
+  client.read_until("\r\n\r\n");
+  const std::string event(100000, 'x');
+  std::atomic<bool> drained{false};
+  int sent = 0;
+  on_io([&] {
+    while (!held_->congested()) {
+      held_->send_event(event);
+      ++sent;
+    }
+    held_->on_drained([&] {
+      drained = true;
+      held_->close_stream();
+    });
+  });
+  size_t received = 0;
+  for (std::string piece; (piece = client.read(50000)).size() == 50000;) {
+    received += piece.size();
+    if (drained && received + 50000 > static_cast<size_t>(sent) * event.size()) break;
+  }
+  EXPECT_TRUE(drained);
+  client.read_until("0\r\n\r\n");
+  EXPECT_EQ(gone_, 0);
+}
+
+TEST_F(ServerTest, ReaderThatTakesNothingIsGone) {
+  Limits limits;
+  limits.write_idle = 100ms;
+  start(limits);
+  TestClient client(server_->port());
+  client.send(get("/stream"));
+  ASSERT_TRUE(eventually([&] { return holding_ == 1; }));
+  const std::string event(1 << 20, 'x');
+  // More than the kernel's buffers of both ends take.
+  EXPECT_TRUE(eventually([&] {
+    server_->io([&] {
+      if (!held_->congested()) held_->send_event(event);
+    });
+    return gone_ == 1;
+  }));
+}
+
+TEST_F(ServerTest, HandlersThatThrowOrForget) {
+  start();
+  TestClient client(server_->port());
+  client.send(get("/throw"));
+  EXPECT_EQ(status(client.read_response()), 418);
+  client.send(get("/drop"));
+  EXPECT_TRUE(client.closed_by_server());
+  std::atomic<int> ran{0};
+  server_->io([] { throw std::runtime_error("io"); });
+  server_->work([] { throw std::runtime_error("work"); });
+  server_->work([&] { ++ran; });
+  EXPECT_TRUE(eventually([&] { return ran == 1; }));
+  TestClient again(server_->port());
+  again.send(get("/hello"));
+  EXPECT_EQ(status(again.read_response()), 200);
+}
+
+TEST_F(ServerTest, ManyClientsAtOnce) {
+  start();
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 25; ++i) {
+        TestClient client(server_->port());
+        const std::string text = std::to_string(t * 1000 + i);
+        client.send(post("/echo", text, "X-Request-Id: r\r\n"));
+        right += body(client.read_response()) == "r|" + text;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(right, 200);
+}
+
+TEST_F(ServerTest, ConnectionsBeyondTheLimitWait) {
+  Limits limits;
+  limits.connections = 1;
+  start(limits);
+  auto first = std::make_unique<TestClient>(server_->port());
+  first->send(get("/hello"));
+  EXPECT_EQ(status(first->read_response()), 200);
+  TestClient second(server_->port());
+  second.send(post("/hold", "x"));
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(holding_, 0);
+  first.reset();
+  EXPECT_TRUE(eventually([&] { return holding_ == 1; }));
+}
+
+TEST_F(ServerTest, CloseEndsEverything) {
+  start();
+  TestClient idle(server_->port()), busy(server_->port());
+  busy.send(post("/hold", "x"));
+  ASSERT_TRUE(eventually([&] { return holding_ == 1; }));
+  const uint16_t port = server_->port();
+  std::thread answering([&] {
+    std::this_thread::sleep_for(50ms);
+    server_->io([&] { held_->reply({}); });
+  });
+  server_->close();
+  answering.join();
+  EXPECT_TRUE(idle.closed_by_server());
+  const std::string response = busy.read_all();
+  EXPECT_EQ(status(response), 200);  // what could be answered in time was
+  EXPECT_THROW(TestClient{port}, std::runtime_error);
+}
+
+TEST_F(ServerTest, StopRequests) {
+  start();
+  EXPECT_FALSE(server_->wait_for_stop(1, 0.01));
+  server_->request_stop();
+  EXPECT_TRUE(server_->wait_for_stop(1, 10));
+  EXPECT_FALSE(server_->wait_for_stop(2, 0.01));
+}
+
+ErrorCode listen_error(const std::string& host, uint16_t port, std::vector<std::string> keys, bool insecure,
+                       std::string* message = nullptr) {
+  ServerOptions options;
+  options.host = host;
+  options.port = port;
+  options.api_keys = std::move(keys);
+  options.insecure = insecure;
+  try {
+    Server server(options);
+  } catch (const Error& error) {
+    if (message) *message = error.what();
+    return error.code();
+  }
+  return ErrorCode::failed_check;  // stands for: no error
+}
+
+TEST_F(ServerTest, ListeningCanFail) {
+  start();
+  std::string message;
+  EXPECT_EQ(listen_error("127.0.0.1", server_->port(), {}, false, &message), ErrorCode::resource);
+  EXPECT_NE(message.find("127.0.0.1:" + std::to_string(server_->port()) + ": the port is in use"), std::string::npos)
+      << message;
+  EXPECT_EQ(listen_error("no.such.host.invalid", 0, {}, false), ErrorCode::resource);
+  EXPECT_EQ(listen_error("0.0.0.0", 0, {}, false, &message), ErrorCode::usage);
+  EXPECT_NE(message.find("--insecure"), std::string::npos) << message;
+  EXPECT_EQ(listen_error("0.0.0.0", 0, {}, true), ErrorCode::failed_check);
+  EXPECT_EQ(listen_error("0.0.0.0", 0, {"key"}, false), ErrorCode::failed_check);
+  EXPECT_EQ(listen_error("127.0.0.1", 0, {""}, false), ErrorCode::usage);
+}
+
+}  // namespace
+}  // namespace tandem::http
