@@ -13,7 +13,7 @@ struct Prompt {
   std::vector<text::TextSegment> segments;  // template-owned text recognises added tokens, message text does not (B.6)
   bool reasoning_open = false;              // the prompt ends inside <think>
 
-  std::string text() const;                 // all segments joined
+  std::string text() const;  // all segments joined
 };
 
 Prompt render(const Conversation& conversation);

@@ -17,9 +17,12 @@ struct ReplyPiece {
   std::string text;  // valid UTF-8, never empty
 };
 
+// Text is the tokens' bytes without those flagged special. The bounds of reasoning are recognised as tokens, never as
+// spelled text, and looked up by their content, since checkpoints of the family number them differently.
 class StreamParser {
  public:
-  // `tokenizer` must outlive the parser. reasoning_open: the prompt ended inside <think>.
+  // `tokenizer` must outlive the parser. reasoning_open: the prompt ended inside <think>. Throws Error(bad_file) if the
+  // tokenizer has no <think> or </think> token.
   StreamParser(const text::Tokenizer& tokenizer, bool reasoning_open);
   ~StreamParser();
   StreamParser(StreamParser&&) noexcept;
@@ -31,7 +34,10 @@ class StreamParser {
   std::vector<ReplyPiece> finish(bool stopped);
 
   bool in_reasoning() const;
-  int64_t reasoning_tokens() const;  // tokens counted as reasoning so far, the closer included
+  // Tokens counted as reasoning so far, the closer included; 0 once rule C.8 b has made the reply content.
+  int64_t reasoning_tokens() const;
+  // finish() applied rule C.8 b: the content is what was sent as reasoning before, and the reply has no reasoning.
+  bool thinking_skipped() const;
 
  private:
   struct State;
