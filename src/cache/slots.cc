@@ -20,7 +20,8 @@ Slots::Slots(const model::Shape& shape, int64_t kda_layers, int64_t index_layers
 
 int64_t Slots::bytes_of_slot(const model::Shape& shape, int64_t kda_layers, int64_t index_layers) {
   const int64_t width = shape.kda_width();
-  return 4 * (kda_layers * width * (shape.kda_head_dim + 6 * ring_rows) + index_layers * 2 * ring_rows * shape.index_head_dim);
+  return 4 * (kda_layers * width * (shape.kda_head_dim + 6 * ring_rows) +
+              index_layers * 2 * ring_rows * shape.index_head_dim);
 }
 
 ops::KdaState Slots::kda(int64_t slot, int64_t layer) {
@@ -37,7 +38,9 @@ float* Slots::index_key_ring(int64_t slot, int64_t layer) {
   return index_.data() + (slot * index_layers_ + layer) * 2 * ring_rows * index_width_;
 }
 
-float* Slots::index_gate_ring(int64_t slot, int64_t layer) { return index_key_ring(slot, layer) + ring_rows * index_width_; }
+float* Slots::index_gate_ring(int64_t slot, int64_t layer) {
+  return index_key_ring(slot, layer) + ring_rows * index_width_;
+}
 
 void Slots::reset(int64_t slot) {
   const int64_t size = kda_layers_ * heads_ * dim_ * dim_;

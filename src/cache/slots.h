@@ -1,5 +1,5 @@
-// What a stream remembers beside its token rows, in fixed slots: KDA states and logs, rings of raw convolution rows and of
-// raw index rows. Everything is found by absolute position, so commit and roll-back are "set length" (design.md 5).
+// What a stream remembers beside its token rows, in fixed slots: KDA states and logs, rings of raw convolution rows and
+// of raw index rows. Everything is found by absolute position, so commit and roll-back are "set length" (design.md 5).
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,10 @@
 namespace tandem::cache {
 
 TokenPool::TokenPool(const model::Shape& shape, int64_t planes, int64_t pages)
-    : pages_(pages), latent_width_(shape.kv_lora_rank), index_width_(shape.index_head_dim), pools_of_page_(ops::page_rows / shape.index_kpool) {
+    : pages_(pages),
+      latent_width_(shape.kv_lora_rank),
+      index_width_(shape.index_head_dim),
+      pools_of_page_(ops::page_rows / shape.index_kpool) {
   latent_.resize(static_cast<size_t>(planes * pages * ops::page_rows * latent_width_));
   pooled_.resize(static_cast<size_t>(planes * pages * pools_of_page_ * index_width_));
 }

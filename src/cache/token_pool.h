@@ -1,5 +1,6 @@
-// The paged pool of token rows: latent rows and pooled index keys of every DSA layer (design.md 5). A page holds 256 token
-// rows in every plane; page 0 is the null page. Who owns which page is the business of whoever hands out page tables.
+// The paged pool of token rows: latent rows and pooled index keys of every DSA layer (design.md 5). A page holds 256
+// token rows in every plane; page 0 is the null page. Who owns which page is the business of whoever hands out page
+// tables.
 #pragma once
 
 #include <cstdint>

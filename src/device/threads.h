@@ -1,6 +1,6 @@
-// The CPU worker threads of a rank. A forward pass runs a hundred short parallel regions a token, so a region must start
-// and end within a microsecond: workers spin for a moment before they sleep. (Boost.Asio's pool and OpenMP were looked at:
-// the first needs tens of microseconds a region, the second cannot be checked by ThreadSanitizer.)
+// The CPU worker threads of a rank. A forward pass runs a hundred short parallel regions a token, so a region must
+// start and end within a microsecond: workers spin for a moment before they sleep. (Boost.Asio's pool and OpenMP were
+// looked at: the first needs tens of microseconds a region, the second cannot be checked by ThreadSanitizer.)
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,8 @@ class Threads {
       for (int64_t i = 0; i < tasks; ++i) task(i);
       return;
     }
-    run_job(tasks, [](const void* context, int64_t index) { (*static_cast<const Task*>(context))(index); }, &task);
+    run_job(
+        tasks, [](const void* context, int64_t index) { (*static_cast<const Task*>(context))(index); }, &task);
   }
 
  private:

@@ -26,7 +26,11 @@ TEST(Threads, WorksAfterTheWorkersHaveGoneToSleep) {
 
 TEST(Threads, AnExceptionOfATaskReachesTheCallerAndTheThreadsGoOn) {
   Threads threads(2);
-  EXPECT_THROW(threads.run(10, [](int64_t i) { if (i == 7) throw std::runtime_error("seven"); }), std::runtime_error);
+  EXPECT_THROW(threads.run(10,
+                           [](int64_t i) {
+                             if (i == 7) throw std::runtime_error("seven");
+                           }),
+               std::runtime_error);
   std::atomic<int> count{0};
   threads.run(10, [&](int64_t) { ++count; });
   EXPECT_EQ(count, 10);

@@ -25,7 +25,8 @@ void normalise(const Pass& pass, const model::DsaWeights& w) {
     float* c = s.latent + row * shape.kv_lora_rank;
     ops::rms_norm(c, w.kv_a_layernorm.data(), shape.rms_norm_eps, shape.kv_lora_rank, c);
     float* k = s.index_k + row * shape.index_head_dim;
-    ops::layer_norm(k, w.indexer.k_norm_weight.data(), w.indexer.k_norm_bias.data(), index_norm_eps, shape.index_head_dim, k);
+    ops::layer_norm(k, w.indexer.k_norm_weight.data(), w.indexer.k_norm_bias.data(), index_norm_eps,
+                    shape.index_head_dim, k);
   }
 }
 
@@ -35,7 +36,8 @@ void store(const Pass& pass, const PreparedLayer& layer, const Segment& segment)
   const int32_t* pages = pass.step.page_tables.data() + segment.page_table;
   const ops::PagedPlane latent = pass.pool.latent(layer.state_layer, pages);
   for (int64_t i = 0; i < segment.rows; ++i) {
-    std::copy_n(s.latent + (segment.first_row + i) * shape.kv_lora_rank, shape.kv_lora_rank, latent.row(segment.position + i));
+    std::copy_n(s.latent + (segment.first_row + i) * shape.kv_lora_rank, shape.kv_lora_rank,
+                latent.row(segment.position + i));
   }
   ops::IndexStore index;
   index.dim = shape.index_head_dim;

@@ -86,7 +86,8 @@ void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x,
   }
 
   if (pass.mutation == Mutation::silu_output_gate) std::copy_n(s.gate, pass.rows() * width, s.f);
-  ops::kda_output(pass.threads, {shape.kda_num_heads, dim, pass.rows(), s.o, s.gate, w.o_norm.data(), shape.rms_norm_eps});
+  ops::kda_output(pass.threads,
+                  {shape.kda_num_heads, dim, pass.rows(), s.o, s.gate, w.o_norm.data(), shape.rms_norm_eps});
   if (pass.mutation == Mutation::silu_output_gate) {
     for (int64_t i = 0; i < pass.rows() * width; ++i) s.o[i] *= s.f[i];
   }

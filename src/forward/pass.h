@@ -20,14 +20,14 @@ namespace tandem::forward {
 // Weights in the form that the operations want: made once from the checkpoint's.
 struct PreparedLayer {
   const model::LayerWeights* weights = nullptr;
-  std::vector<float> conv_taps;      // KDA: [kernel, 3·heads·dim]
-  std::vector<float> rate;           // KDA: [heads] exp(A_log)
-  std::vector<float> kv_b_values;    // DSA: kv_b_proj decoded, if it is stored as FP8
-  model::Matrix kv_b;                // DSA
-  std::vector<ops::Mlp> routed;      // MoE
-  ops::Mlp shared;                   // the shared expert or the dense MLP
+  std::vector<float> conv_taps;    // KDA: [kernel, 3·heads·dim]
+  std::vector<float> rate;         // KDA: [heads] exp(A_log)
+  std::vector<float> kv_b_values;  // DSA: kv_b_proj decoded, if it is stored as FP8
+  model::Matrix kv_b;              // DSA
+  std::vector<ops::Mlp> routed;    // MoE
+  ops::Mlp shared;                 // the shared expert or the dense MLP
   bool has_shared = false;
-  int64_t state_layer = 0;           // index among the KDA layers, or among the layers with token caches
+  int64_t state_layer = 0;  // index among the KDA layers, or among the layers with token caches
 };
 PreparedLayer prepare_layer(const model::LayerWeights& weights, const model::Shape& shape, int64_t state_layer);
 
@@ -45,9 +45,10 @@ struct Pass {
   int64_t rows() const { return static_cast<int64_t>(step.tokens.size()); }
 };
 
-// Sub-layers: x [rows, hidden] normed input, y [rows, hidden] output. `layer` is the model's layer number, for the probe.
-void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x, float* y);                   // spec 3
-void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);   // spec 4
-void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);    // spec 5
+// Sub-layers: x [rows, hidden] normed input, y [rows, hidden] output. `layer` is the model's layer number, for the
+// probe.
+void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x, float* y);                  // spec 3
+void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);  // spec 4
+void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);   // spec 5
 
 }  // namespace tandem::forward

@@ -13,7 +13,8 @@ ops::Mlp mlp_of(const model::MlpWeights& w) { return {w.gate_proj, w.up_proj, w.
 std::vector<float> transposed_taps(const model::Vector& conv, int64_t channels, int64_t kernel) {
   std::vector<float> taps(conv.size());
   for (int64_t c = 0; c < channels; ++c) {
-    for (int64_t tap = 0; tap < kernel; ++tap) taps[static_cast<size_t>(tap * channels + c)] = conv[static_cast<size_t>(c * kernel + tap)];
+    for (int64_t tap = 0; tap < kernel; ++tap)
+      taps[static_cast<size_t>(tap * channels + c)] = conv[static_cast<size_t>(c * kernel + tap)];
   }
   return taps;
 }

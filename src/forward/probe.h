@@ -10,12 +10,13 @@ class Probe {
   virtual ~Probe() = default;
   // The mHC streams after a layer: [rows, hc_mult, hidden_size].
   virtual void streams(int64_t /*layer*/, int64_t /*rows*/, const float* /*values*/) {}
-  // Token positions each row attends to, ascending: [rows, max_selected] and their counts; gaps: score distance at the cut.
-  virtual void selection(int64_t /*layer*/, int64_t /*first_row*/, int64_t /*rows*/, const int32_t* /*selected*/, int64_t /*max_selected*/,
-                         const int32_t* /*counts*/, const float* /*gaps*/) {}
+  // Token positions each row attends to, ascending: [rows, max_selected] and their counts; gaps: score distance at the
+  // cut.
+  virtual void selection(int64_t /*layer*/, int64_t /*first_row*/, int64_t /*rows*/, const int32_t* /*selected*/,
+                         int64_t /*max_selected*/, const int32_t* /*counts*/, const float* /*gaps*/) {}
   // Chosen experts ascending and their weights: [rows, per_token]; gaps: distance at the cut.
-  virtual void routing(int64_t /*layer*/, int64_t /*rows*/, int64_t /*per_token*/, const int32_t* /*chosen*/, const float* /*weights*/,
-                       const float* /*gaps*/) {}
+  virtual void routing(int64_t /*layer*/, int64_t /*rows*/, int64_t /*per_token*/, const int32_t* /*chosen*/,
+                       const float* /*weights*/, const float* /*gaps*/) {}
 };
 
 }  // namespace tandem::forward

@@ -70,12 +70,13 @@ void Scratch::hidden_rows(Arena& arena, const model::Shape& s, const Capacity& c
 }
 
 ops::ExpertScratch expert_scratch(const model::Shape& s, int64_t max_rows) {
-  return ops::ExpertScratch(max_rows, s.hidden_size, s.n_routed_experts, s.num_experts_per_tok, s.moe_intermediate_size, shared_width(s));
+  return ops::ExpertScratch(max_rows, s.hidden_size, s.n_routed_experts, s.num_experts_per_tok, s.moe_intermediate_size,
+                            shared_width(s));
 }
 
 int64_t expert_scratch_bytes(const model::Shape& s, int64_t max_rows) {
-  return ops::ExpertScratch::bytes(max_rows, s.hidden_size, s.n_routed_experts, s.num_experts_per_tok, s.moe_intermediate_size,
-                                   shared_width(s));
+  return ops::ExpertScratch::bytes(max_rows, s.hidden_size, s.n_routed_experts, s.num_experts_per_tok,
+                                   s.moe_intermediate_size, shared_width(s));
 }
 
 }  // namespace tandem::forward

@@ -43,8 +43,8 @@ struct Scratch {
   const float** pointers;
   float *gaps, *router, *expert_weights;
   int32_t* chosen;
-  float *hidden, *logit_hidden, *logits;                            // [rows, hidden], [logit rows, hidden], [logit rows, vocab]
-  float *mtp_input, *mtp_x, *mtp_hidden, *mtp_logits;               // [rows, 2·hidden], [rows, hidden], …
+  float *hidden, *logit_hidden, *logits;               // [rows, hidden], [logit rows, hidden], [logit rows, vocab]
+  float *mtp_input, *mtp_x, *mtp_hidden, *mtp_logits;  // [rows, 2·hidden], [rows, hidden], …
   int64_t max_pools = 0;
 
   void lay_out(Arena& arena, const model::Shape& shape, const Capacity& capacity, int64_t threads);

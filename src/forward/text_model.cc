@@ -21,7 +21,9 @@ int64_t count_kda(const model::Shape& shape) {
 }
 
 // Layers with token caches: DSA layers and the MTP layer.
-int64_t count_cached(const model::Shape& shape) { return shape.num_hidden_layers - count_kda(shape) + shape.num_nextn_predict_layers; }
+int64_t count_cached(const model::Shape& shape) {
+  return shape.num_hidden_layers - count_kda(shape) + shape.num_nextn_predict_layers;
+}
 
 struct FreeDeleter {
   void operator()(std::byte* p) const { std::free(p); }
@@ -30,7 +32,9 @@ using Memory = std::unique_ptr<std::byte, FreeDeleter>;
 
 Memory allocate(int64_t bytes) {
   Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64))));
-  if (!memory) throw Error(ErrorCode::does_not_fit, "activations", fmt::format("{} bytes could not be allocated", bytes), "fewer rows a step");
+  if (!memory)
+    throw Error(ErrorCode::does_not_fit, "activations", fmt::format("{} bytes could not be allocated", bytes),
+                "fewer rows a step");
   return memory;
 }
 
@@ -50,13 +54,21 @@ struct TextModel::State {
   Memory memory;
   Scratch scratch{};
   std::vector<PreparedLayer> layers;
-  std::vector<PreparedLayer> mtp_layer;          // none or one
-  std::vector<int64_t> end, certain_end;         // [slots] of the last step
+  std::vector<PreparedLayer> mtp_layer;   // none or one
+  std::vector<int64_t> end, certain_end;  // [slots] of the last step
   int64_t rows = 0, logit_rows = 0, mtp_rows = 0, mtp_logit_rows = 0;
 
   State(const model::Shape& s, const model::TextWeights& w, device::Threads& t, const Capacity& c, Mutation m)
-      : shape(s), weights(w), threads(t), capacity(c), mutation(m), pool(s, count_cached(s), c.pages), slots(s, count_kda(s), count_cached(s), c.slots),
-        expert_scratch(forward::expert_scratch(s, c.max_rows)), end(static_cast<size_t>(c.slots)), certain_end(static_cast<size_t>(c.slots)) {
+      : shape(s),
+        weights(w),
+        threads(t),
+        capacity(c),
+        mutation(m),
+        pool(s, count_cached(s), c.pages),
+        slots(s, count_kda(s), count_cached(s), c.slots),
+        expert_scratch(forward::expert_scratch(s, c.max_rows)),
+        end(static_cast<size_t>(c.slots)),
+        certain_end(static_cast<size_t>(c.slots)) {
     Arena arena;
     scratch.lay_out(arena, shape, capacity, threads.count());
     memory = allocate(arena.used());
@@ -64,19 +76,26 @@ struct TextModel::State {
     arena.start_at(memory.get());
     scratch.lay_out(arena, shape, capacity, threads.count());
     int64_t kda = 0, cached = 0;
-    for (const model::LayerWeights& layer : weights.layers) layers.push_back(prepare_layer(layer, shape, layer.kda ? kda++ : cached++));
+    for (const model::LayerWeights& layer : weights.layers)
+      layers.push_back(prepare_layer(layer, shape, layer.kda ? kda++ : cached++));
     if (weights.mtp) mtp_layer.push_back(prepare_layer(weights.mtp->layer, shape, cached));
   }
 
-  Pass pass(const Step& step, Probe* probe) { return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation}; }
+  Pass pass(const Step& step, Probe* probe) {
+    return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation};
+  }
 
   void check_segment(const Segment& segment, const Step& step, bool text) const {
-    if (segment.slot < 0 || segment.slot >= capacity.slots) bad_step(fmt::format("slot {} of {}", segment.slot, capacity.slots));
-    if (segment.rows < 1 || segment.first_row < 0 || segment.first_row + segment.rows > static_cast<int64_t>(step.tokens.size())) {
+    if (segment.slot < 0 || segment.slot >= capacity.slots)
+      bad_step(fmt::format("slot {} of {}", segment.slot, capacity.slots));
+    if (segment.rows < 1 || segment.first_row < 0 ||
+        segment.first_row + segment.rows > static_cast<int64_t>(step.tokens.size())) {
       bad_step(fmt::format("segment of {} rows at row {}", segment.rows, segment.first_row));
     }
-    if (segment.certain_rows < 0 || segment.certain_rows > segment.rows || segment.rows - segment.certain_rows > cache::max_window) {
-      bad_step(fmt::format("{} certain rows of {}, at most {} may be uncertain", segment.certain_rows, segment.rows, cache::max_window));
+    if (segment.certain_rows < 0 || segment.certain_rows > segment.rows ||
+        segment.rows - segment.certain_rows > cache::max_window) {
+      bad_step(fmt::format("{} certain rows of {}, at most {} may be uncertain", segment.certain_rows, segment.rows,
+                           cache::max_window));
     }
     const int64_t pages = (segment.position + segment.rows + page_rows - 1) / page_rows;
     if (segment.page_table < 0 || segment.pages < pages ||
@@ -89,13 +108,15 @@ struct TextModel::State {
     }
     const auto slot = static_cast<size_t>(segment.slot);
     if (text && segment.position != 0 && (segment.position < certain_end[slot] || segment.position > end[slot])) {
-      bad_step(fmt::format("position {} does not continue the stream of {} to {} rows", segment.position, certain_end[slot], end[slot]));
+      bad_step(fmt::format("position {} does not continue the stream of {} to {} rows", segment.position,
+                           certain_end[slot], end[slot]));
     }
   }
 
   void check(const Step& step, bool text) const {
     const auto step_rows = static_cast<int64_t>(step.tokens.size());
-    if (step_rows < 1 || step_rows > capacity.max_rows) bad_step(fmt::format("{} rows, at most {}", step_rows, capacity.max_rows));
+    if (step_rows < 1 || step_rows > capacity.max_rows)
+      bad_step(fmt::format("{} rows, at most {}", step_rows, capacity.max_rows));
     if (step.positions.size() != step.tokens.size()) bad_step("positions and tokens differ in number");
     if (static_cast<int64_t>(step.logit_rows.size()) > capacity.max_logit_rows) {
       bad_step(fmt::format("{} logit rows, at most {}", step.logit_rows.size(), capacity.max_logit_rows));
@@ -104,7 +125,8 @@ struct TextModel::State {
       if (row < 0 || row >= step_rows) bad_step(fmt::format("logit row {}", row));
     }
     for (const int32_t token : step.tokens) {
-      if (token < 0 || token >= shape.vocab_size) bad_step(fmt::format("token id {} with a vocabulary of {}", token, shape.vocab_size));
+      if (token < 0 || token >= shape.vocab_size)
+        bad_step(fmt::format("token id {} with a vocabulary of {}", token, shape.vocab_size));
     }
     int64_t covered = 0;
     for (const Segment& segment : step.segments) {
@@ -137,14 +159,16 @@ struct TextModel::State {
     ops::mhc_enter(threads, enter);
     if (mutation == Mutation::transposed_mixer) transpose_comb();
     sub_layer(scratch.x, scratch.y);
-    ops::mhc_leave(threads, {shape.hc_mult, shape.hidden_size, scratch.streams, scratch.y, scratch.post, scratch.comb, rows});
+    ops::mhc_leave(threads,
+                   {shape.hc_mult, shape.hidden_size, scratch.streams, scratch.y, scratch.post, scratch.comb, rows});
   }
 
   void transpose_comb() {
     const int64_t n = shape.hc_mult;
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t i = 0; i < n; ++i) {
-        for (int64_t j = 0; j < i; ++j) std::swap(scratch.comb[(row * n + i) * n + j], scratch.comb[(row * n + j) * n + i]);
+        for (int64_t j = 0; j < i; ++j)
+          std::swap(scratch.comb[(row * n + i) * n + j], scratch.comb[(row * n + j) * n + i]);
       }
     }
   }
@@ -159,7 +183,8 @@ struct TextModel::State {
         dsa_attention(pass, layer, number, x, y);
       }
     });
-    site(*w.hc_ffn, w.post_attention_layernorm, [&](const float* x, float* y) { feed_forward(pass, layer, number, x, y); });
+    site(*w.hc_ffn, w.post_attention_layernorm,
+         [&](const float* x, float* y) { feed_forward(pass, layer, number, x, y); });
     if (pass.probe != nullptr) pass.probe->streams(number, rows, scratch.streams);
   }
 
@@ -198,7 +223,8 @@ struct TextModel::State {
     for (int64_t number = 0; number < shape.num_hidden_layers; ++number) run_layer(shared, number);
     for (const Segment& segment : step.segments) {
       const auto slot = static_cast<size_t>(segment.slot);
-      slots.set_kda_block(segment.slot, ops::kda_block_after(slots.kda_block(segment.slot), segment.position, segment.rows, segment.certain_rows));
+      slots.set_kda_block(segment.slot, ops::kda_block_after(slots.kda_block(segment.slot), segment.position,
+                                                             segment.rows, segment.certain_rows));
       end[slot] = segment.position + segment.rows;
       certain_end[slot] = segment.position + segment.certain_rows;
     }
@@ -235,13 +261,16 @@ struct TextModel::State {
     check(step, false);
     mtp_rows = static_cast<int64_t>(step.tokens.size());
     mtp_logit_rows = static_cast<int64_t>(step.logit_rows.size());
-    if (static_cast<int64_t>(hidden_rows.size()) < mtp_rows * shape.hidden_size) bad_step("fewer hidden rows than tokens");
+    if (static_cast<int64_t>(hidden_rows.size()) < mtp_rows * shape.hidden_size)
+      bad_step("fewer hidden rows than tokens");
     mtp_enter(step, hidden_rows, zero_first_embedding);
     const Pass shared = pass(step, probe);
     const PreparedLayer& layer = mtp_layer.front();
     const int64_t number = shape.num_hidden_layers;
-    mtp_residual(layer.weights->input_layernorm, [&](const float* x, float* y) { dsa_attention(shared, layer, number, x, y); });
-    mtp_residual(layer.weights->post_attention_layernorm, [&](const float* x, float* y) { feed_forward(shared, layer, number, x, y); });
+    mtp_residual(layer.weights->input_layernorm,
+                 [&](const float* x, float* y) { dsa_attention(shared, layer, number, x, y); });
+    mtp_residual(layer.weights->post_attention_layernorm,
+                 [&](const float* x, float* y) { feed_forward(shared, layer, number, x, y); });
     const int64_t width = shape.hidden_size;
     for (int64_t row = 0; row < mtp_rows; ++row) {
       ops::rms_norm(scratch.mtp_x + row * width, weights.mtp->shared_head_norm.data(), shape.rms_norm_eps, width,
@@ -251,8 +280,8 @@ struct TextModel::State {
   }
 };
 
-TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
-                     Mutation mutation)
+TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
+                     Capacity capacity, Mutation mutation)
     : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation)) {}
 
 TextModel::~TextModel() = default;
@@ -261,7 +290,8 @@ int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, i
   Arena arena;
   Scratch scratch{};
   scratch.lay_out(arena, shape, capacity, threads);
-  return arena.used() + expert_scratch_bytes(shape, capacity.max_rows) + cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages) +
+  return arena.used() + expert_scratch_bytes(shape, capacity.max_rows) +
+         cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages) +
          capacity.slots * cache::Slots::bytes_of_slot(shape, count_kda(shape), count_cached(shape));
 }
 

@@ -21,9 +21,9 @@ class Probe;  // forward/probe.h: what parity wants to see inside a step
 
 // How much state the model keeps; everything is allocated in the constructor.
 struct Capacity {
-  int32_t slots = 1;        // streams at a time
-  int64_t pages = 2;        // pages of the token pool, the null page 0 included
-  int32_t max_rows = 512;   // rows of one step (the prefill chunk)
+  int32_t slots = 1;            // streams at a time
+  int64_t pages = 2;            // pages of the token pool, the null page 0 included
+  int32_t max_rows = 512;       // rows of one step (the prefill chunk)
   int32_t max_logit_rows = 32;  // rows of one step whose logits may be asked for
 };
 
@@ -40,19 +40,20 @@ class TextModel {
   static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1);
 
   // Runs the step. Rows must continue each stream at its committed length: running a step at position p makes p the
-  // length, whatever was run beyond it before ("commit and roll-back are set length"). p may lie below the end of the last
-  // step only by rows that were not certain. Slots start at length 0; a segment at position 0 starts the slot afresh.
-  // Results are valid until the next run. Throws Error(internal) for a step that breaks these rules.
+  // length, whatever was run beyond it before ("commit and roll-back are set length"). p may lie below the end of the
+  // last step only by rows that were not certain. Slots start at length 0; a segment at position 0 starts the slot
+  // afresh. Results are valid until the next run. Throws Error(internal) for a step that breaks these rules.
   void run(const Step& step, Probe* probe = nullptr);
 
-  // [logit_rows.size(), vocab_size] fp32 and the post-final-norm hidden of all rows [rows, hidden_size] of the last run.
+  // [logit_rows.size(), vocab_size] fp32 and the post-final-norm hidden of all rows [rows, hidden_size] of the last
+  // run.
   std::span<const float> logits() const;
   std::span<const float> hidden() const;
 
   // MTP rows (spec/model.md 6.1): row j of the step pairs `hidden_rows[j]` (post-norm hidden of position p_j) with
-  // step.tokens[j] = the token at p_j + 1; step.positions[j] = p_j. Writes the MTP caches of those positions. Afterwards
-  // mtp_hidden() is [rows, hidden_size] after shared_head.norm and mtp_logits() the logits of step.logit_rows.
-  // zero_first_embedding: the embedding half of position 0 is zero (nano was trained so).
+  // step.tokens[j] = the token at p_j + 1; step.positions[j] = p_j. Writes the MTP caches of those positions.
+  // Afterwards mtp_hidden() is [rows, hidden_size] after shared_head.norm and mtp_logits() the logits of
+  // step.logit_rows. zero_first_embedding: the embedding half of position 0 is zero (nano was trained so).
   void run_mtp(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding = true,
                Probe* probe = nullptr);
   // The KDA state of a stream after its last row, layer counted among the KDA layers: the recurrent state [heads, dim

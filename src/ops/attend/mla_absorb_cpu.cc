@@ -1,19 +1,20 @@
-#include "ops/attend/mla_absorb.h"
-
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/attend/mla_absorb.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
 
 void mla_absorb_query(device::Threads& threads, const MlaAbsorb& a, const float* q, float* out) {
-  if (a.kv_b->format == WeightFormat::fp8_block) throw Error(ErrorCode::internal, "mla_absorb_query", "kv_b_proj is FP8");
+  if (a.kv_b->format == WeightFormat::fp8_block)
+    throw Error(ErrorCode::internal, "mla_absorb_query", "kv_b_proj is FP8");
   const int64_t rank = a.kv_b->in_features, bytes = a.kv_b->format == WeightFormat::bf16 ? 2 : 4;
   const int64_t piece = 128, pieces = (rank + piece - 1) / piece;  // latent columns of a task
   const int64_t tiles = (a.rows + max_tile_rows - 1) / max_tile_rows;
   threads.run(a.heads * pieces * tiles, [&](int64_t task) {
-    const int64_t head = task / (pieces * tiles), column = task / tiles % pieces * piece, row = task % tiles * max_tile_rows;
+    const int64_t head = task / (pieces * tiles), column = task / tiles % pieces * piece,
+                  row = task % tiles * max_tile_rows;
     CombineRows c;
     c.base = a.kv_b->data + (head * (a.key_dim + a.value_dim) * rank + column) * bytes;
     c.base_stride = rank * bytes;

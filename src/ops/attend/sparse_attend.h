@@ -8,8 +8,8 @@
 
 namespace tandem::ops {
 
-// One segment. Keys of even pages are leaf 0, of odd pages leaf 1; each leaf has its own softmax, and the two are merged by
-// their log-sum-exp (design.md 1). K and V are the same latent row.
+// One segment. Keys of even pages are leaf 0, of odd pages leaf 1; each leaf has its own softmax, and the two are
+// merged by their log-sum-exp (design.md 1). K and V are the same latent row.
 struct SparseAttend {
   int64_t heads = 0, kv_lora_rank = 0;
   int64_t rows = 0;
@@ -19,9 +19,9 @@ struct SparseAttend {
   const int32_t* selected = nullptr;  // [rows, max_selected] token positions, ascending
   const int32_t* counts = nullptr;    // [rows]
   int64_t max_selected = 0;
-  float* scratch = nullptr;           // [threads, sparse_attend_scratch()] floats
-  const float** pointers = nullptr;   // scratch [threads, max_selected]
-  float* out = nullptr;               // [rows, heads, kv_lora_rank]
+  float* scratch = nullptr;          // [threads, sparse_attend_scratch()] floats
+  const float** pointers = nullptr;  // scratch [threads, max_selected]
+  float* out = nullptr;              // [rows, heads, kv_lora_rank]
 };
 int64_t sparse_attend_scratch(int64_t max_selected, int64_t kv_lora_rank);
 void sparse_attend(device::Threads& threads, const SparseAttend& args);

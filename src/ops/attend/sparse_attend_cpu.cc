@@ -1,7 +1,6 @@
-#include "ops/attend/sparse_attend.h"
-
 #include <algorithm>
 
+#include "ops/attend/sparse_attend.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
@@ -15,8 +14,8 @@ struct Leaf {
 };
 
 // Softmax sums and Σ p·c of one leaf for `heads` heads; acc [heads, kv_lora_rank].
-void attend_leaf(const SparseAttend& a, const float* q, int64_t heads, const float* const* keys, int64_t count, float* scores, Leaf& leaf,
-                 float* acc) {
+void attend_leaf(const SparseAttend& a, const float* q, int64_t heads, const float* const* keys, int64_t count,
+                 float* scores, Leaf& leaf, float* acc) {
   const Kernels& k = kernels();
   DotRows dots;
   dots.w_rows = keys;
@@ -70,7 +69,8 @@ void merge(const Leaf& x, const float* acc_x, const Leaf& y, const float* acc_y,
   k.accumulate(weights[1] / total, acc_y, n, out);
 }
 
-void attend_row(const SparseAttend& a, int64_t row, int64_t first_head, int64_t heads, float* scratch, const float** keys) {
+void attend_row(const SparseAttend& a, int64_t row, int64_t first_head, int64_t heads, float* scratch,
+                const float** keys) {
   const int64_t even = gather(a, row, keys), count = a.counts[row];
   const float* q = a.q + (row * a.heads + first_head) * a.kv_lora_rank;
   float* out = a.out + (row * a.heads + first_head) * a.kv_lora_rank;
@@ -92,7 +92,9 @@ void attend_row(const SparseAttend& a, int64_t row, int64_t first_head, int64_t 
 
 }  // namespace
 
-int64_t sparse_attend_scratch(int64_t max_selected, int64_t kv_lora_rank) { return head_block * (2 * kv_lora_rank + max_selected); }
+int64_t sparse_attend_scratch(int64_t max_selected, int64_t kv_lora_rank) {
+  return head_block * (2 * kv_lora_rank + max_selected);
+}
 
 void sparse_attend(device::Threads& threads, const SparseAttend& a) {
   // With few rows the heads are what the threads share.
@@ -104,7 +106,8 @@ void sparse_attend(device::Threads& threads, const SparseAttend& a) {
   threads.run(lanes, [&](int64_t lane) {
     for (int64_t item = lane; item < items; item += lanes) {
       const int64_t head = item % blocks * block;
-      attend_row(a, item / blocks, head, std::min(block, a.heads - head), a.scratch + lane * scratch, a.pointers + lane * a.max_selected);
+      attend_row(a, item / blocks, head, std::min(block, a.heads - head), a.scratch + lane * scratch,
+                 a.pointers + lane * a.max_selected);
     }
   });
 }

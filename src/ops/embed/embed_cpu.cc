@@ -1,8 +1,7 @@
-#include "ops/embed/embed.h"
-
 #include <cstring>
 
 #include "base/error.h"
+#include "ops/embed/embed.h"
 
 namespace tandem::ops {
 
@@ -13,7 +12,8 @@ void embed(const Matrix& table, std::span<const int32_t> tokens, int64_t copies,
   }
   for (size_t r = 0; r < tokens.size(); ++r) {
     float* row = out + static_cast<int64_t>(r) * out_stride;
-    if (tokens[r] < 0 || tokens[r] >= table.out_features) throw Error(ErrorCode::internal, "embed", "token id out of range");
+    if (tokens[r] < 0 || tokens[r] >= table.out_features)
+      throw Error(ErrorCode::internal, "embed", "token id out of range");
     if (table.format == WeightFormat::f32) {
       std::memcpy(row, table.data + tokens[r] * hidden * 4, static_cast<size_t>(hidden) * 4);
     } else {
@@ -25,7 +25,8 @@ void embed(const Matrix& table, std::span<const int32_t> tokens, int64_t copies,
         std::memcpy(row + d, &bits, 4);
       }
     }
-    for (int64_t c = 1; c < copies; ++c) std::memcpy(row + c * hidden, row, static_cast<size_t>(hidden) * sizeof(float));
+    for (int64_t c = 1; c < copies; ++c)
+      std::memcpy(row + c * hidden, row, static_cast<size_t>(hidden) * sizeof(float));
   }
 }
 

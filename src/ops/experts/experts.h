@@ -1,6 +1,6 @@
 // The feed-forward of a layer: routed experts, the shared expert, or a dense MLP, all with the clamped SwiGLU
-// (spec/model.md 5). Sums over leaves: routed experts in ascending id into the leaf that owns them, then the shared expert's
-// blocks of that leaf, then leaf 0 + leaf 1 (design.md 1).
+// (spec/model.md 5). Sums over leaves: routed experts in ascending id into the leaf that owns them, then the shared
+// expert's blocks of that leaf, then leaf 0 + leaf 1 (design.md 1).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,10 @@ struct Mlp {
 class ExpertScratch {
  public:
   // width: of a routed expert (0: none), shared_width: of the shared expert or the dense MLP.
-  ExpertScratch(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width, int64_t shared_width);
-  static int64_t bytes(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width, int64_t shared_width);
+  ExpertScratch(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width,
+                int64_t shared_width);
+  static int64_t bytes(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width,
+                       int64_t shared_width);
 
  private:
   friend struct ExpertRun;
@@ -32,14 +34,14 @@ class ExpertScratch {
 struct Experts {
   int64_t hidden = 0;
   float swiglu_limit = 0.0f;
-  const Mlp* routed = nullptr;        // [experts], nullptr with experts = 0 (dense layer)
+  const Mlp* routed = nullptr;  // [experts], nullptr with experts = 0 (dense layer)
   int64_t experts = 0, per_token = 0;
-  const int32_t* chosen = nullptr;    // [rows, per_token] ascending
-  const float* weights = nullptr;     // [rows, per_token]
-  const Mlp* shared = nullptr;        // shared expert or dense MLP; nullptr: none
+  const int32_t* chosen = nullptr;  // [rows, per_token] ascending
+  const float* weights = nullptr;   // [rows, per_token]
+  const Mlp* shared = nullptr;      // shared expert or dense MLP; nullptr: none
   int64_t rows = 0;
-  const float* x = nullptr;           // [rows, hidden]
-  float* y = nullptr;                 // out [rows, hidden]
+  const float* x = nullptr;  // [rows, hidden]
+  float* y = nullptr;        // out [rows, hidden]
   ExpertScratch* scratch = nullptr;
 };
 void experts(device::Threads& threads, const Experts& args);

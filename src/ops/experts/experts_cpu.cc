@@ -1,7 +1,6 @@
-#include "ops/experts/experts.h"
-
 #include <algorithm>
 
+#include "ops/experts/experts.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
@@ -14,7 +13,8 @@ constexpr int64_t output_piece = 64;  // outputs of a task
 
 }  // namespace
 
-ExpertScratch::ExpertScratch(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width, int64_t shared_width) {
+ExpertScratch::ExpertScratch(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width,
+                             int64_t shared_width) {
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
   const int64_t routed_rows = experts > 0 ? max_rows * per_token : 0;
   packed_x_.resize(size(routed_rows * hidden));
@@ -30,7 +30,8 @@ ExpertScratch::ExpertScratch(int64_t max_rows, int64_t hidden, int64_t experts, 
   place_of_.resize(size(routed_rows));
 }
 
-int64_t ExpertScratch::bytes(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width, int64_t shared_width) {
+int64_t ExpertScratch::bytes(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width,
+                             int64_t shared_width) {
   const int64_t routed_rows = experts > 0 ? max_rows * per_token : 0;
   return 4 * (routed_rows * (2 * hidden + 2 * width + 2) + max_rows * 2 * (shared_width + hidden) + 2 * (experts + 1));
 }
@@ -54,10 +55,12 @@ struct ExpertRun {
       s.row_of_[static_cast<size_t>(place)] = static_cast<int32_t>(i / a.per_token);
     }
     for (int64_t e = 0; e < a.experts; ++e) {
-      if (s.first_[static_cast<size_t>(e)] < s.first_[static_cast<size_t>(e) + 1]) s.fill_[static_cast<size_t>(active++)] = static_cast<int32_t>(e);
+      if (s.first_[static_cast<size_t>(e)] < s.first_[static_cast<size_t>(e) + 1])
+        s.fill_[static_cast<size_t>(active++)] = static_cast<int32_t>(e);
     }
     for (int64_t place = 0; place < places; ++place) {
-      std::copy_n(a.x + s.row_of_[static_cast<size_t>(place)] * a.hidden, a.hidden, s.packed_x_.begin() + place * a.hidden);
+      std::copy_n(a.x + s.row_of_[static_cast<size_t>(place)] * a.hidden, a.hidden,
+                  s.packed_x_.begin() + place * a.hidden);
     }
   }
 
@@ -76,8 +79,13 @@ struct ExpertRun {
     }
     const int64_t e = s.fill_[static_cast<size_t>(i)], first = s.first_[static_cast<size_t>(e)];
     const int64_t width = a.routed[e].gate.out_features;
-    return {a.routed + e, s.packed_x_.data() + first * a.hidden, s.activation_.data() + first * width, s.up_.data() + first * width,
-            s.output_.data() + first * a.hidden, s.first_[static_cast<size_t>(e) + 1] - first, false};
+    return {a.routed + e,
+            s.packed_x_.data() + first * a.hidden,
+            s.activation_.data() + first * width,
+            s.up_.data() + first * width,
+            s.output_.data() + first * a.hidden,
+            s.first_[static_cast<size_t>(e) + 1] - first,
+            false};
   }
 
   // Runs task(group, piece, first row, rows) for all groups, pieces of `outputs(group)` and tiles of rows.
@@ -100,7 +108,8 @@ struct ExpertRun {
     return divide_up(outputs(g), piece) * divide_up(g.rows, max_tile_rows);
   }
 
-  static MatmulTile tile(const Matrix& w, const float* x, float* y, int64_t first_output, int64_t piece, int64_t row, int64_t rows) {
+  static MatmulTile tile(const Matrix& w, const float* x, float* y, int64_t first_output, int64_t piece, int64_t row,
+                         int64_t rows) {
     MatmulTile t;
     t.w = &w;
     t.first_output = first_output;
@@ -115,30 +124,34 @@ struct ExpertRun {
   }
 
   void gate_and_up() {
-    for_tiles(width_piece, [](const Group& g) { return g.mlp->gate.out_features; }, [&](const Group& g, int64_t first, int64_t row, int64_t rows) {
-      const MatmulTile gate = tile(g.mlp->gate, g.x, g.activation, first, width_piece, row, rows);
-      const MatmulTile up = tile(g.mlp->up, g.x, g.up, first, width_piece, row, rows);
-      kernels().matmul(gate);
-      kernels().matmul(up);
-      for (int64_t r = 0; r < rows; ++r) {
-        float* y = gate.y + r * gate.y_stride + first;
-        kernels().clamped_swiglu(y, up.y + r * up.y_stride + first, a.swiglu_limit, gate.last_output - first, y);
-      }
-    });
+    for_tiles(
+        width_piece, [](const Group& g) { return g.mlp->gate.out_features; },
+        [&](const Group& g, int64_t first, int64_t row, int64_t rows) {
+          const MatmulTile gate = tile(g.mlp->gate, g.x, g.activation, first, width_piece, row, rows);
+          const MatmulTile up = tile(g.mlp->up, g.x, g.up, first, width_piece, row, rows);
+          kernels().matmul(gate);
+          kernels().matmul(up);
+          for (int64_t r = 0; r < rows; ++r) {
+            float* y = gate.y + r * gate.y_stride + first;
+            kernels().clamped_swiglu(y, up.y + r * up.y_stride + first, a.swiglu_limit, gate.last_output - first, y);
+          }
+        });
   }
 
   void down() {
-    for_tiles(output_piece, [](const Group& g) { return g.mlp->down.out_features; }, [&](const Group& g, int64_t first, int64_t row, int64_t rows) {
-      MatmulTile t = tile(g.mlp->down, g.activation, g.output, first, output_piece, row, rows);
-      if (!g.leaves) return kernels().matmul(t);
-      t.last_column = g.mlp->down.leaf_columns;
-      kernels().matmul(t);
-      if (g.mlp->down.leaf_columns == g.mlp->down.in_features) return;
-      t.first_column = g.mlp->down.leaf_columns;
-      t.last_column = g.mlp->down.in_features;
-      t.y += a.rows * a.hidden;
-      kernels().matmul(t);
-    });
+    for_tiles(
+        output_piece, [](const Group& g) { return g.mlp->down.out_features; },
+        [&](const Group& g, int64_t first, int64_t row, int64_t rows) {
+          MatmulTile t = tile(g.mlp->down, g.activation, g.output, first, output_piece, row, rows);
+          if (!g.leaves) return kernels().matmul(t);
+          t.last_column = g.mlp->down.leaf_columns;
+          kernels().matmul(t);
+          if (g.mlp->down.leaf_columns == g.mlp->down.in_features) return;
+          t.first_column = g.mlp->down.leaf_columns;
+          t.last_column = g.mlp->down.in_features;
+          t.y += a.rows * a.hidden;
+          kernels().matmul(t);
+        });
   }
 
   // One leaf of one row into y; false if the leaf is empty.

@@ -1,10 +1,9 @@
-#include "ops/index/index_select.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "ops/index/index_select.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
@@ -35,7 +34,8 @@ void score_row(const IndexSelect& a, const float* q, const float* weights, int64
       t.y = dots;
       t.y_stride = n;
       k.matmul(t);
-      for (int64_t h = 0; h < t.rows; ++h) k.relu_accumulate(weights[head + h], factor, dots + h * n, n, scores + first);
+      for (int64_t h = 0; h < t.rows; ++h)
+        k.relu_accumulate(weights[head + h], factor, dots + h * n, n, scores + first);
     }
   }
 }

@@ -19,12 +19,13 @@ struct IndexStore {
   const float* ape = nullptr;   // [kpool, dim]
   float* ring_key = nullptr;    // [ring_rows, dim] by position mod ring_rows; the last rows are added
   float* ring_gate = nullptr;
-  int64_t ring_rows = 0;        // power of two ≥ kpool − 1 + the rows that a roll-back may drop
-  PagedPlane pooled;            // out: row p = key of pool p for every pool that these rows complete
+  int64_t ring_rows = 0;  // power of two ≥ kpool − 1 + the rows that a roll-back may drop
+  PagedPlane pooled;      // out: row p = key of pool p for every pool that these rows complete
 };
 void index_store(device::Threads& threads, const IndexStore& args);
 
 // Σ_j softmax_j(gates[j] + ape[j])·keys[j] for each channel; keys and gates [kpool] rows of [dim].
-void pool_keys(const float* const* keys, const float* const* gates, const float* ape, int64_t kpool, int64_t dim, float* out);
+void pool_keys(const float* const* keys, const float* const* gates, const float* ape, int64_t kpool, int64_t dim,
+               float* out);
 
 }  // namespace tandem::ops

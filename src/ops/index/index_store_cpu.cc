@@ -1,9 +1,8 @@
-#include "ops/index/index_store.h"
-
 #include <algorithm>
 #include <array>
 
 #include "base/error.h"
+#include "ops/index/index_store.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
@@ -13,7 +12,8 @@ constexpr int64_t piece = 64;  // channels at a time
 
 }  // namespace
 
-void pool_keys(const float* const* keys, const float* const* gates, const float* ape, int64_t kpool, int64_t dim, float* out) {
+void pool_keys(const float* const* keys, const float* const* gates, const float* ape, int64_t kpool, int64_t dim,
+               float* out) {
   const Kernels& k = kernels();
   float weight[max_kpool * piece], largest[piece], sum[piece];
   for (int64_t d = 0; d < dim; d += piece) {

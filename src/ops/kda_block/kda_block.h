@@ -1,5 +1,6 @@
 // The KDA recurrence in its only form (design.md 5): blocks of 16 tokens on the absolute grid, a state at the block's
-// start and a log of the rows since. Prompt, decode and draft rows run the same arithmetic; rejecting rows costs nothing.
+// start and a log of the rows since. Prompt, decode and draft rows run the same arithmetic; rejecting rows costs
+// nothing.
 //
 //   a_tj = Σ_d k_t[d]·k_j[d]·exp(G_t[d] − G_j[d]),  b_tj the same with q_t                (j < t in the block)
 //   δ_t  = β_t (v_t − S₀ᵀ(exp(G_t) ∘ k_t) − Σ_{j<t} a_tj δ_j)
@@ -31,17 +32,18 @@ struct KdaBlock {
   int64_t position = 0, rows = 0;
   int64_t certain_rows = 0;  // rows that will be kept: S₀ may be advanced over them
   const float *q = nullptr, *k = nullptr, *v = nullptr, *g = nullptr;  // [rows, heads·dim]
-  const float* beta = nullptr;  // [rows, heads]
+  const float* beta = nullptr;                                         // [rows, heads]
   KdaState state;
   float* working = nullptr;  // scratch [heads, dim, dim]: S₀ of blocks that uncertain rows cross
   float* o = nullptr;        // out [rows, heads·dim]
 };
 
-// The block at which the state stands after the step: that of the first row that may still be dropped, and never past the
-// last row's.
+// The block at which the state stands after the step: that of the first row that may still be dropped, and never past
+// the last row's.
 int64_t kda_block_after(int64_t block, int64_t position, int64_t rows, int64_t certain_rows);
 
-// Writes o and the log rows and advances s0 over full blocks of certain rows. The caller then sets state.block to kda_block_after().
+// Writes o and the log rows and advances s0 over full blocks of certain rows. The caller then sets state.block to
+// kda_block_after().
 void kda_block(device::Threads& threads, const KdaBlock& args);
 
 // The recurrent state after `length` rows, [heads, dim, dim], from S₀ and the log.

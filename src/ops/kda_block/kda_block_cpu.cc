@@ -1,7 +1,6 @@
-#include "ops/kda_block/kda_block.h"
-
 #include <algorithm>
 
+#include "ops/kda_block/kda_block.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
@@ -90,7 +89,8 @@ void solve_row(const Head& h, int64_t start, int64_t index, const RowData& row, 
 }
 
 // Rows first … last − 1 of the segment, all in the block at `start`, against the state s.
-void block_rows(const KdaBlock& a, const Head& h, int64_t head, const float* s, int64_t start, int64_t first, int64_t last) {
+void block_rows(const KdaBlock& a, const Head& h, int64_t head, const float* s, int64_t start, int64_t first,
+                int64_t last) {
   const Kernels& kernel = kernels();
   float scaled[2 * kda_block_rows * max_kda_dim], from_state[2 * kda_block_rows * max_kda_dim];
   const auto row_data = [&](int64_t row) {
@@ -123,7 +123,12 @@ void block_rows(const KdaBlock& a, const Head& h, int64_t head, const float* s, 
 
 void run_head(const KdaBlock& a, int64_t head) {
   const int64_t width = a.heads * a.dim, size = a.dim * a.dim;
-  const Head h{a.dim, width, a.state.log_k + head * a.dim, a.state.log_g + head * a.dim, a.state.log_delta + head * a.dim, a.state.log_rows};
+  const Head h{a.dim,
+               width,
+               a.state.log_k + head * a.dim,
+               a.state.log_g + head * a.dim,
+               a.state.log_delta + head * a.dim,
+               a.state.log_rows};
   float* stored = a.state.s0 + head * size;
   float* working = a.working + head * size;
   const float* s = stored;
@@ -156,7 +161,9 @@ void kda_block(device::Threads& threads, const KdaBlock& args) {
 
 void kda_materialise(const KdaState& state, int64_t heads, int64_t dim, int64_t length, float* out) {
   for (int64_t head = 0; head < heads; ++head) {
-    const Head h{dim, heads * dim, state.log_k + head * dim, state.log_g + head * dim, state.log_delta + head * dim, state.log_rows};
+    const Head h{
+        dim,           heads * dim, state.log_k + head * dim, state.log_g + head * dim, state.log_delta + head * dim,
+        state.log_rows};
     float* s = out + head * dim * dim;
     std::copy_n(state.s0 + head * dim * dim, dim * dim, s);
     for (int64_t start = state.block * kda_block_rows; start < length; start += kda_block_rows) {

@@ -14,9 +14,9 @@ constexpr float kda_norm_eps = 1e-6f;
 struct KdaConv {
   int64_t heads = 0, dim = 0, kernel = 0;
   int64_t position = 0, rows = 0;
-  const float* raw = nullptr;      // [rows, 3·heads·dim] projections q|k|v before the convolution
-  float* ring = nullptr;           // [ring_rows, 3·heads·dim] raw rows by position mod ring_rows; the last rows are added
-  int64_t ring_rows = 0;           // power of two ≥ kernel − 1 + the rows that a roll-back may drop
+  const float* raw = nullptr;  // [rows, 3·heads·dim] projections q|k|v before the convolution
+  float* ring = nullptr;       // [ring_rows, 3·heads·dim] raw rows by position mod ring_rows; the last rows are added
+  int64_t ring_rows = 0;       // power of two ≥ kernel − 1 + the rows that a roll-back may drop
   const float* taps = nullptr;     // [kernel, 3·heads·dim], tap kernel − 1 is the current row
   const float* f = nullptr;        // [rows, heads·dim]
   const float* dt_bias = nullptr;  // [heads·dim]

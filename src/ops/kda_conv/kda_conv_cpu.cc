@@ -1,10 +1,9 @@
-#include "ops/kda_conv/kda_conv.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/kda_conv/kda_conv.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
@@ -26,11 +25,13 @@ void head_row(const KdaConv& a, const std::array<const float*, max_kernel>& rows
     for (int64_t tap = 0; tap < a.kernel; ++tap) {
       shifted[static_cast<size_t>(tap)] = rows[static_cast<size_t>(tap)] + part * width + channel;
     }
-    k.convolve_silu(shifted.data(), a.taps + part * width + channel, 3 * width, a.kernel, a.dim, outputs[part] + row * width + channel);
+    k.convolve_silu(shifted.data(), a.taps + part * width + channel, 3 * width, a.kernel, a.dim,
+                    outputs[part] + row * width + channel);
   }
   l2_normalise(a.q + row * width + channel, a.dim, 1.0f / std::sqrt(static_cast<float>(a.dim)));
   l2_normalise(a.k + row * width + channel, a.dim, 1.0f);
-  k.decay_gate(a.f + row * width + channel, a.dt_bias + channel, a.rate[head], a.gate_lower_bound, a.dim, a.g + row * width + channel);
+  k.decay_gate(a.f + row * width + channel, a.dt_bias + channel, a.rate[head], a.gate_lower_bound, a.dim,
+               a.g + row * width + channel);
 }
 
 }  // namespace
@@ -50,7 +51,8 @@ void kda_conv(device::Threads& threads, const KdaConv& a) {
     const int64_t end = std::min(a.rows, (task + 1) * rows_of_task);
     for (int64_t row = task * rows_of_task; row < end; ++row) {
       std::array<const float*, max_kernel> rows{};
-      for (int64_t tap = 0; tap < a.kernel; ++tap) rows[static_cast<size_t>(tap)] = raw_row(a.position + row - a.kernel + 1 + tap);
+      for (int64_t tap = 0; tap < a.kernel; ++tap)
+        rows[static_cast<size_t>(tap)] = raw_row(a.position + row - a.kernel + 1 + tap);
       for (int64_t head = 0; head < a.heads; ++head) head_row(a, rows, row, head);
       kernels().sigmoid(a.b + row * a.heads, a.heads, a.b + row * a.heads);
     }

@@ -7,7 +7,8 @@
 
 namespace tandem::ops {
 
-// o[row, head] ← o·rsqrt(mean_d(o²) + eps)·weight[d]·sigmoid(gate), in place. o and gate [rows, heads·dim]; gate is overwritten.
+// o[row, head] ← o·rsqrt(mean_d(o²) + eps)·weight[d]·sigmoid(gate), in place. o and gate [rows, heads·dim]; gate is
+// overwritten.
 struct KdaOutput {
   int64_t heads = 0, dim = 0, rows = 0;
   float* o = nullptr;

@@ -1,7 +1,6 @@
-#include "ops/kda_conv/kda_output.h"
-
 #include <algorithm>
 
+#include "ops/kda_conv/kda_output.h"
 #include "ops/norm/norm.h"
 #include "ops/simd/kernels.h"
 

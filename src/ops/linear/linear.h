@@ -13,7 +13,7 @@ struct LinearCall {
   const Matrix* weight = nullptr;  // [out, in]
   const float* x = nullptr;        // [rows, in] at x_stride
   int64_t x_stride = 0;
-  float* y = nullptr;              // [rows, out] at y_stride
+  float* y = nullptr;  // [rows, out] at y_stride
   int64_t y_stride = 0;
 };
 

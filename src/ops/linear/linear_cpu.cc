@@ -1,10 +1,9 @@
 // Cuts the outputs and rows of a group of projections into tasks for the worker threads.
-#include "ops/linear/linear.h"
-
 #include <algorithm>
 #include <array>
 
 #include "base/error.h"
+#include "ops/linear/linear.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
@@ -15,7 +14,8 @@ constexpr size_t max_calls = 16;
 // Outputs of one task: small enough that the threads finish together, large enough to be worth taking.
 int64_t outputs_of_task(const Matrix& weight, int64_t rows) {
   const int64_t multiplications = 24 * 1024;
-  const int64_t outputs = multiplications / std::max<int64_t>(1, weight.in_features * std::min<int64_t>(rows, max_tile_rows));
+  const int64_t outputs =
+      multiplications / std::max<int64_t>(1, weight.in_features * std::min<int64_t>(rows, max_tile_rows));
   return std::max<int64_t>(16, outputs / 4 * 4);
 }
 

@@ -1,9 +1,8 @@
-#include "ops/mhc/mhc.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "ops/linear/linear.h"
+#include "ops/mhc/mhc.h"
 #include "ops/norm/norm.h"
 #include "ops/simd/kernels.h"
 

@@ -1,7 +1,6 @@
-#include "ops/norm/norm.h"
-
 #include <cmath>
 
+#include "ops/norm/norm.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {

@@ -1,10 +1,9 @@
-#include "ops/route/route.h"
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
 #include "base/error.h"
+#include "ops/route/route.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {

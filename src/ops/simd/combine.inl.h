@@ -17,17 +17,23 @@ constexpr int combine_rows_block = 1, combine_vectors = 2;
 
 struct PointerRows {
   static inline Vec full(const CombineRows& c, int64_t j, int64_t d) { return load(c.pointers[j] + d); }
-  static inline Vec partial(const CombineRows& c, int64_t j, int64_t d, int64_t n) { return load_partial(c.pointers[j] + d, n); }
+  static inline Vec partial(const CombineRows& c, int64_t j, int64_t d, int64_t n) {
+    return load_partial(c.pointers[j] + d, n);
+  }
 };
 struct FloatRows {
   static inline const float* at(const CombineRows& c, int64_t j, int64_t d) {
     return reinterpret_cast<const float*>(c.base + j * c.base_stride) + d;
   }
   static inline Vec full(const CombineRows& c, int64_t j, int64_t d) { return load(at(c, j, d)); }
-  static inline Vec partial(const CombineRows& c, int64_t j, int64_t d, int64_t n) { return load_partial(at(c, j, d), n); }
+  static inline Vec partial(const CombineRows& c, int64_t j, int64_t d, int64_t n) {
+    return load_partial(at(c, j, d), n);
+  }
 };
 struct Bf16Rows {
-  static inline Vec full(const CombineRows& c, int64_t j, int64_t d) { return load_bf16(c.base + j * c.base_stride + 2 * d); }
+  static inline Vec full(const CombineRows& c, int64_t j, int64_t d) {
+    return load_bf16(c.base + j * c.base_stride + 2 * d);
+  }
   static inline Vec partial(const CombineRows& c, int64_t j, int64_t d, int64_t n) {
     return load_bf16_partial(c.base + j * c.base_stride + 2 * d, n);
   }
@@ -72,7 +78,8 @@ static inline void combine(const CombineRows& c) {
   int64_t d = 0;
   for (; d + wide <= c.dims; d += wide) {
     int64_t r = 0;
-    for (; r + combine_rows_block <= c.rows; r += combine_rows_block) combine_block<Rows, combine_rows_block, combine_vectors>(c, r, d);
+    for (; r + combine_rows_block <= c.rows; r += combine_rows_block)
+      combine_block<Rows, combine_rows_block, combine_vectors>(c, r, d);
     for (; r < c.rows; ++r) combine_block<Rows, 1, combine_vectors>(c, r, d);
   }
   for (; d + 16 <= c.dims; d += 16) {

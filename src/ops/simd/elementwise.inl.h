@@ -14,7 +14,8 @@ static inline void for_lanes(int64_t n, const Body& body) {
     body([i](const float* p) { return load(p + i); }, [i](float* p, Vec v) { store(p + i, v); });
   }
   if (i < n) {
-    body([i, n](const float* p) { return load_partial(p + i, n - i); }, [i, n](float* p, Vec v) { store_partial(p + i, v, n - i); });
+    body([i, n](const float* p) { return load_partial(p + i, n - i); },
+         [i, n](float* p, Vec v) { store_partial(p + i, v, n - i); });
   }
 }
 
@@ -78,16 +79,19 @@ static void clamped_swiglu(const float* gate, const float* up, float limit, int6
   for_lanes(n, [&](auto get, auto put) { put(y, mul(silu(vmin(high, get(gate))), vmin(high, vmax(low, get(up))))); });
 }
 static void decay_gate(const float* f, const float* bias, float rate, float lower_bound, int64_t n, float* y) {
-  for_lanes(n, [&](auto get, auto put) { put(y, mul(set1(lower_bound), sigmoid(mul(set1(rate), add(get(f), get(bias)))))); });
+  for_lanes(
+      n, [&](auto get, auto put) { put(y, mul(set1(lower_bound), sigmoid(mul(set1(rate), add(get(f), get(bias)))))); });
 }
-static void convolve_silu(const float* const* rows, const float* taps, int64_t taps_stride, int64_t kernel, int64_t n, float* y) {
+static void convolve_silu(const float* const* rows, const float* taps, int64_t taps_stride, int64_t kernel, int64_t n,
+                          float* y) {
   int64_t i = 0;
   for (; i < n; i += 16) {
     const int64_t lanes = n - i < 16 ? n - i : 16;
     Vec acc = zero();
     for (int64_t tap = 0; tap < kernel; ++tap) {
-      acc = lanes == 16 ? fma(load(taps + tap * taps_stride + i), load(rows[tap] + i), acc)
-                        : fma(load_partial(taps + tap * taps_stride + i, lanes), load_partial(rows[tap] + i, lanes), acc);
+      acc = lanes == 16
+                ? fma(load(taps + tap * taps_stride + i), load(rows[tap] + i), acc)
+                : fma(load_partial(taps + tap * taps_stride + i, lanes), load_partial(rows[tap] + i, lanes), acc);
     }
     if (lanes == 16) {
       store(y + i, silu(acc));
@@ -96,8 +100,8 @@ static void convolve_silu(const float* const* rows, const float* taps, int64_t t
     }
   }
 }
-static void kda_pairs(const float* kt, const float* qt, const float* gt, const float* k, const float* g, int64_t stride, int64_t count,
-                      int64_t n, float* a, float* b) {
+static void kda_pairs(const float* kt, const float* qt, const float* gt, const float* k, const float* g, int64_t stride,
+                      int64_t count, int64_t n, float* a, float* b) {
   for (int64_t j = 0; j < count; ++j) {
     Vec sum_a = zero(), sum_b = zero();
     for_lanes(n, [&](auto get, auto) {

@@ -3,7 +3,6 @@
 
 #include <atomic>
 
-
 namespace tandem::ops {
 
 namespace scalar {
@@ -56,8 +55,8 @@ bool simd_level_available(SimdLevel level) {
 #if defined(__x86_64__)
     case SimdLevel::avx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case SimdLevel::avx512:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512vl");
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 #elif defined(__aarch64__)
     case SimdLevel::neon: return true;
 #endif

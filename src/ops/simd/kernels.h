@@ -1,9 +1,10 @@
-// The inner loops of the CPU operations, compiled once for every instruction set and chosen at run time. All levels give
-// the same bits (design.md 1); kernels_test.cc compares them. Loops here are single-threaded; the operations cut the work.
+// The inner loops of the CPU operations, compiled once for every instruction set and chosen at run time. All levels
+// give the same bits (design.md 1); kernels_test.cc compares them. Loops here are single-threaded; the operations cut
+// the work.
 //
-// Sums. Over a stored dimension (dot products): slices of `slice_length` at absolute positions, 16 lanes with fma inside
-// a slice, the fixed tree of vec16.h, slices added in ascending order, two leaves where the matrix has them. Over a short
-// list (keys of an attention row, rows of a KDA block): one fma a term in ascending order for each output.
+// Sums. Over a stored dimension (dot products): slices of `slice_length` at absolute positions, 16 lanes with fma
+// inside a slice, the fixed tree of vec16.h, slices added in ascending order, two leaves where the matrix has them.
+// Over a short list (keys of an attention row, rows of a KDA block): one fma a term in ascending order for each output.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +41,8 @@ struct DotRows {
   int64_t y_stride = 0;
 };
 
-// out[r][d] = init[r][d]·init_scale[r] + Σ_j x[r·x_stride + j·x_step]·row_j[d], ascending j, one fma a term. Rows are fp32
-// pointers, or bf16/fp32 rows of a matrix at `base` + j·`base_stride` bytes.
+// out[r][d] = init[r][d]·init_scale[r] + Σ_j x[r·x_stride + j·x_step]·row_j[d], ascending j, one fma a term. Rows are
+// fp32 pointers, or bf16/fp32 rows of a matrix at `base` + j·`base_stride` bytes.
 struct CombineRows {
   const float* const* pointers = nullptr;  // either pointers …
   const std::byte* base = nullptr;         // … or base
@@ -50,7 +51,7 @@ struct CombineRows {
   int64_t count = 0, dims = 0;
   const float* x = nullptr;
   int64_t x_stride = 0, x_step = 1, rows = 0;
-  const float* init = nullptr;        // nullptr: 0
+  const float* init = nullptr;  // nullptr: 0
   int64_t init_stride = 0;
   const float* init_scale = nullptr;  // nullptr: 1
   float* out = nullptr;
@@ -68,13 +69,14 @@ struct Kernels {
   void (*exp)(const float* x, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*silu)(const float* x, int64_t n, float* y);
-  void (*scale)(const float* x, float factor, int64_t n, float* y);                        // y = x·factor
-  void (*multiply)(const float* x, const float* z, float factor, int64_t n, float* y);     // y = (x·factor)·z
+  void (*scale)(const float* x, float factor, int64_t n, float* y);                     // y = x·factor
+  void (*multiply)(const float* x, const float* z, float factor, int64_t n, float* y);  // y = (x·factor)·z
   void (*add)(const float* x, const float* z, int64_t n, float* y);
   void (*subtract)(const float* x, const float* z, int64_t n, float* y);
-  void (*accumulate)(float factor, const float* x, int64_t n, float* y);                   // y = fma(factor, x, y)
-  void (*relu_accumulate)(float weight, float factor, const float* x, int64_t n, float* y);  // y = fma(weight, max(x·factor, 0), y)
-  void (*exp_minus)(const float* x, float offset, int64_t n, float* y);                    // y = exp(x − offset)
+  void (*accumulate)(float factor, const float* x, int64_t n, float* y);  // y = fma(factor, x, y)
+  void (*relu_accumulate)(float weight, float factor, const float* x, int64_t n,
+                          float* y);                                     // y = fma(weight, max(x·factor, 0), y)
+  void (*exp_minus)(const float* x, float offset, int64_t n, float* y);  // y = exp(x − offset)
   // y = x·exp(a − b); b may be nullptr (0).
   void (*decayed)(const float* x, const float* a, const float* b, int64_t n, float* y);
   // silu(min(gate, limit))·clamp(up, −limit, limit) (spec/model.md 5.1).
@@ -82,7 +84,8 @@ struct Kernels {
   // lower_bound·sigmoid(rate·(f + bias)) (spec/model.md 3.3).
   void (*decay_gate)(const float* f, const float* bias, float rate, float lower_bound, int64_t n, float* y);
   // silu(Σ_τ taps[τ][c]·rows[τ][c]) over c, ascending τ (spec/model.md 3.2); taps are stored [tap][channel].
-  void (*convolve_silu)(const float* const* rows, const float* taps, int64_t taps_stride, int64_t kernel, int64_t n, float* y);
+  void (*convolve_silu)(const float* const* rows, const float* taps, int64_t taps_stride, int64_t kernel, int64_t n,
+                        float* y);
   // a[j] = Σ_d kt[d]·(kj[d]·exp(gt[d] − gj[d])), b[j] likewise with qt, rows j at a stride (design.md 5).
   void (*kda_pairs)(const float* kt, const float* qt, const float* gt, const float* k, const float* g, int64_t stride,
                     int64_t count, int64_t n, float* a, float* b);

@@ -40,7 +40,8 @@ struct LoadBf16 {
 
 // One slice: part[r][o] = Σ_k w[o][k]·x[r][k], k < n; w and x point at the slice's first column.
 template <typename Load, int rows, int outputs>
-static inline void slice_sum(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n, float (&part)[row_block][output_block]) {
+static inline void slice_sum(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                             float (&part)[row_block][output_block]) {
   Vec acc[rows][outputs];
   for (int r = 0; r < rows; ++r) {
     for (int o = 0; o < outputs; ++o) acc[r][o] = zero();
@@ -75,17 +76,27 @@ static inline void slice_sum_rows(int64_t rows, const std::byte* const* w, const
   static_assert(row_block <= 6);
   switch (rows) {
     case 1: return slice_sum<Load, 1, outputs>(w, x, x_stride, n, part);
-    case 2: if constexpr (row_block >= 2) return slice_sum<Load, 2, outputs>(w, x, x_stride, n, part); break;
-    case 3: if constexpr (row_block >= 3) return slice_sum<Load, 3, outputs>(w, x, x_stride, n, part); break;
-    case 4: if constexpr (row_block >= 4) return slice_sum<Load, 4, outputs>(w, x, x_stride, n, part); break;
-    case 5: if constexpr (row_block >= 5) return slice_sum<Load, 5, outputs>(w, x, x_stride, n, part); break;
-    default: if constexpr (row_block >= 6) return slice_sum<Load, 6, outputs>(w, x, x_stride, n, part); break;
+    case 2:
+      if constexpr (row_block >= 2) return slice_sum<Load, 2, outputs>(w, x, x_stride, n, part);
+      break;
+    case 3:
+      if constexpr (row_block >= 3) return slice_sum<Load, 3, outputs>(w, x, x_stride, n, part);
+      break;
+    case 4:
+      if constexpr (row_block >= 4) return slice_sum<Load, 4, outputs>(w, x, x_stride, n, part);
+      break;
+    case 5:
+      if constexpr (row_block >= 5) return slice_sum<Load, 5, outputs>(w, x, x_stride, n, part);
+      break;
+    default:
+      if constexpr (row_block >= 6) return slice_sum<Load, 6, outputs>(w, x, x_stride, n, part);
+      break;
   }
 }
 
 template <typename Load>
-static inline void slice_sum_any(int64_t rows, int64_t outputs, const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
-                                 float (&part)[row_block][output_block]) {
+static inline void slice_sum_any(int64_t rows, int64_t outputs, const std::byte* const* w, const float* x,
+                                 int64_t x_stride, int64_t n, float (&part)[row_block][output_block]) {
   if (outputs == output_block) return slice_sum_rows<Load, output_block>(rows, w, x, x_stride, n, part);
   for (int64_t o = 0; o < outputs; ++o) {  // the ragged end of a matrix
     float one[row_block][output_block];
@@ -96,8 +107,8 @@ static inline void slice_sum_any(int64_t rows, int64_t outputs, const std::byte*
 
 // Adds one slice for all rows of the tile to sums[r][o]; `first` slices of a leaf replace instead.
 template <typename Load>
-static inline void add_slice(const std::byte* const* w, int64_t outputs, const float* x, int64_t x_stride, int64_t rows, int64_t n, bool first,
-                             float (*sums)[output_block]) {
+static inline void add_slice(const std::byte* const* w, int64_t outputs, const float* x, int64_t x_stride, int64_t rows,
+                             int64_t n, bool first, float (*sums)[output_block]) {
   for (int64_t r = 0; r < rows; r += row_block) {
     const int64_t block = rows - r < row_block ? rows - r : row_block;
     float part[row_block][output_block];
@@ -128,8 +139,8 @@ static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, i
   if (k < n) store_partial(panel + k, load_bf16_partial(row + 2 * k, n - k), n - k);
 }
 
-static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t outputs, int64_t column, int64_t n, bool first,
-                                float (*sums)[output_block]) {
+static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t outputs, int64_t column, int64_t n,
+                                bool first, float (*sums)[output_block]) {
   const Matrix& w = *t.w;
   const float* x = t.x + column;
   const std::byte* rows[output_block];
@@ -149,7 +160,8 @@ static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t out
 }
 
 // Sum over columns [begin, end) of one leaf, slices ascending.
-static inline void leaf_sum(const MatmulTile& t, int64_t output, int64_t outputs, int64_t begin, int64_t end, float (*sums)[output_block]) {
+static inline void leaf_sum(const MatmulTile& t, int64_t output, int64_t outputs, int64_t begin, int64_t end,
+                            float (*sums)[output_block]) {
   for (int64_t column = begin; column < end;) {
     const int64_t border = (column / slice_length + 1) * slice_length;
     const int64_t stop = border < end ? border : end;

@@ -9,8 +9,27 @@ namespace tandem::ops::TANDEM_SIMD_LEVEL {
 
 extern const Kernels table;
 const Kernels table = {
-    SimdLevel::TANDEM_SIMD_LEVEL, matmul, dot_rows, combine_rows, dot, sum, exp_values, sigmoid_values, silu_values, scale, multiply,
-    add_values, subtract, accumulate, relu_accumulate, exp_minus, decayed, clamped_swiglu, decay_gate, convolve_silu, kda_pairs,
+    SimdLevel::TANDEM_SIMD_LEVEL,
+    matmul,
+    dot_rows,
+    combine_rows,
+    dot,
+    sum,
+    exp_values,
+    sigmoid_values,
+    silu_values,
+    scale,
+    multiply,
+    add_values,
+    subtract,
+    accumulate,
+    relu_accumulate,
+    exp_minus,
+    decayed,
+    clamped_swiglu,
+    decay_gate,
+    convolve_silu,
+    kda_pairs,
 };
 
 }  // namespace tandem::ops::TANDEM_SIMD_LEVEL

@@ -1,7 +1,7 @@
-// Sixteen float lanes, the unit of every CPU sum (design.md 1): the same operations, and so the same bits, as plain code,
-// AVX2, AVX-512 and NEON. Included once by each kernels_<level>.cc, which defines TANDEM_SIMD_LEVEL (the namespace) and is
-// compiled for that instruction set; nothing here may be inline in a shared namespace, or the linker could pick a version
-// that the machine cannot run.
+// Sixteen float lanes, the unit of every CPU sum (design.md 1): the same operations, and so the same bits, as plain
+// code, AVX2, AVX-512 and NEON. Included once by each kernels_<level>.cc, which defines TANDEM_SIMD_LEVEL (the
+// namespace) and is compiled for that instruction set; nothing here may be inline in a shared namespace, or the linker
+// could pick a version that the machine cannot run.
 #pragma once
 
 #include <cmath>
@@ -108,7 +108,9 @@ struct Vec {
 };
 static inline Vec zero() { return {{vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)}}; }
 static inline Vec set1(float x) { return {{vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x)}}; }
-static inline Vec load(const float* p) { return {{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}}; }
+static inline Vec load(const float* p) {
+  return {{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}};
+}
 static inline Vec load_partial(const float* p, int64_t n) {
   float lanes[16] = {};
   std::memcpy(lanes, p, static_cast<size_t>(n) * sizeof(float));
@@ -131,11 +133,11 @@ static inline Vec load_bf16(const std::byte* p) {
   }
   return out;
 }
-#define TANDEM_NEON_LANES(name, expression)                                    \
-  static inline Vec name(Vec a, Vec b) {                                       \
-    Vec out;                                                                   \
-    for (int i = 0; i < 4; ++i) out.q[i] = expression;                         \
-    return out;                                                                \
+#define TANDEM_NEON_LANES(name, expression)            \
+  static inline Vec name(Vec a, Vec b) {               \
+    Vec out;                                           \
+    for (int i = 0; i < 4; ++i) out.q[i] = expression; \
+    return out;                                        \
   }
 TANDEM_NEON_LANES(add, vaddq_f32(a.q[i], b.q[i]))
 TANDEM_NEON_LANES(sub, vsubq_f32(a.q[i], b.q[i]))
@@ -165,11 +167,11 @@ static inline Vec exponent_difference(Vec a, Vec b, int halves) {
 struct Vec {
   float v[16];
 };
-#define TANDEM_PLAIN_LANES(name, parameters, expression)   \
-  static inline Vec name parameters {                      \
-    Vec out;                                               \
-    for (int i = 0; i < 16; ++i) out.v[i] = expression;    \
-    return out;                                            \
+#define TANDEM_PLAIN_LANES(name, parameters, expression) \
+  static inline Vec name parameters {                    \
+    Vec out;                                             \
+    for (int i = 0; i < 16; ++i) out.v[i] = expression;  \
+    return out;                                          \
   }
 TANDEM_PLAIN_LANES(zero, (), 0.0f)
 TANDEM_PLAIN_LANES(set1, (float x), x)
@@ -260,7 +262,7 @@ static inline Vec exp(Vec x) {
   const Vec magic = set1(12582912.0f);  // 1.5·2^23: adding it rounds to an integer in the low mantissa bits
   const Vec shifted = fma(x, set1(1.44269504f), magic);
   const Vec n = sub(shifted, magic);
-  Vec r = fma(n, set1(-0.693359375f), x);      // ln 2 in two parts, the first exact in n·part
+  Vec r = fma(n, set1(-0.693359375f), x);  // ln 2 in two parts, the first exact in n·part
   r = fma(n, set1(2.12194440e-4f), r);
   Vec p = set1(1.0f / 5040.0f);
   p = fma(p, r, set1(1.0f / 720.0f));
