@@ -44,16 +44,14 @@ void check_text(std::string_view text, std::size_t before) {
 }
 
 Bpe make_bpe(const TokenizerFile& file) {
-  TokenMap spellings, tokens;
-  for (std::size_t id = 0; id < file.vocabulary.size(); ++id) {
-    const std::string& spelling = file.vocabulary[id];
-    if (spelling.empty()) continue;
-    spellings.emplace(spelling, static_cast<int32_t>(id));
-    if (auto bytes = bytes_of_symbols(spelling)) tokens.emplace(std::move(*bytes), static_cast<int32_t>(id));
+  TokenMap tokens;
+  tokens.reserve(file.ids.size());
+  for (const auto& [spelling, id] : file.ids) {
+    if (auto bytes = bytes_of_symbols(spelling)) tokens.emplace(std::move(*bytes), id);
   }
   std::array<int32_t, 256> byte_ids;
   for (std::size_t byte = 0; byte < 256; ++byte) {
-    byte_ids[byte] = spellings.at(byte_symbol(static_cast<unsigned char>(byte)));
+    byte_ids[byte] = file.ids.at(byte_symbol(static_cast<unsigned char>(byte)));
   }
   return Bpe(byte_ids, file.merges, std::move(tokens), file.ignore_merges);
 }

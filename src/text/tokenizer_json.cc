@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "text/byte_level.h"
@@ -77,9 +78,11 @@ bool flag(const Json& object, const char* name, const Place& parent) {
   return value.get<bool>();
 }
 
-int32_t read_id(const Json& value, const Place& place) {
+// `place` is a function: there are many ids, and their places are only needed for a message.
+template <typename PlaceFunction>
+int32_t read_id(const Json& value, const PlaceFunction& place) {
   const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() < static_cast<std::uint64_t>(INT32_MAX);
-  if (!fits) place.refuse(value.is_null() ? "missing" : shown(value), "an id: an integer from 0, below 2^31 - 1");
+  if (!fits) place().refuse(value.is_null() ? "missing" : shown(value), "an id: an integer from 0, below 2^31 - 1");
   return value.get<int32_t>();
 }
 
@@ -118,44 +121,47 @@ using Vocabulary = std::map<int32_t, std::string>;
 Vocabulary read_vocabulary(const Json& vocabulary, const Place& place) {
   Vocabulary by_id;
   for (const auto& [spelling, value] : vocabulary.items()) {
-    const Place entry{place.file, fmt::format("{}[{}]", place.field, shown(spelling))};
+    const auto entry = [&, &name = spelling] {
+      return Place{place.file, fmt::format("{}[{}]", place.field, shown(name))};
+    };
     const int32_t id = read_id(value, entry);
-    if (spelling.empty()) entry.refuse("an empty spelling", "at least one symbol");
+    if (spelling.empty()) entry().refuse("an empty spelling", "at least one symbol");
     const auto [other, is_new] = by_id.emplace(id, spelling);
-    if (!is_new) entry.refuse(fmt::format("id {}, which {} has too", id, shown(other->second)), "each id once");
+    if (!is_new) entry().refuse(fmt::format("id {}, which {} has too", id, shown(other->second)), "each id once");
   }
   return by_id;
 }
 
 // Both spellings of a merge are in use: "a b" and ["a", "b"].
-std::pair<std::string, std::string> read_merge(const Json& merge, const Place& place) {
+std::optional<std::pair<std::string, std::string>> read_merge(const Json& merge) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+    return std::pair{merge[0].get<std::string>(), merge[1].get<std::string>()};
   }
   if (merge.is_string()) {
     const auto text = merge.get<std::string>();
     const std::size_t space = text.find(' ');
     if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
-      return {text.substr(0, space), text.substr(space + 1)};
+      return std::pair{text.substr(0, space), text.substr(space + 1)};
     }
   }
-  place.refuse(shown(merge), "two symbols, as \"a b\" or [\"a\", \"b\"]");
+  return std::nullopt;
 }
 
-std::vector<Merge> read_merges(const Json& model, const Json& vocabulary, const Place& model_place) {
+std::vector<Merge> read_merges(const Json& model, const TokenMap& ids, const Place& model_place) {
   const Json& list = optional_member(model, "merges");
   const Place place = model_place.member("merges");
   if (!list.is_array()) place.refuse(list.is_null() ? "missing" : shown(list), "an array");
   std::vector<Merge> merges;
   merges.reserve(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const auto [left, right] = read_merge(list[i], place.element(i));
+    const auto merge = read_merge(list[i]);
+    if (!merge) place.element(i).refuse(shown(list[i]), "two symbols, as \"a b\" or [\"a\", \"b\"]");
     const auto id = [&](const std::string& symbol) {
-      const auto found = vocabulary.find(symbol);
-      if (found == vocabulary.end()) place.element(i).refuse(shown(list[i]), shown(symbol) + " in model.vocab");
-      return found->get<int32_t>();
+      const auto found = ids.find(symbol);
+      if (found == ids.end()) place.element(i).refuse(shown(list[i]), shown(symbol) + " in model.vocab");
+      return found->second;
     };
-    merges.push_back({id(left), id(right), id(left + right)});
+    merges.push_back({id(merge->first), id(merge->second), id(merge->first + merge->second)});
   }
   return merges;
 }
@@ -163,7 +169,7 @@ std::vector<Merge> read_merges(const Json& model, const Json& vocabulary, const 
 AddedToken read_added_token(const Json& entry, const Place& place) {
   if (!entry.is_object()) place.refuse(shown(entry), "an object");
   AddedToken token;
-  token.id = read_id(optional_member(entry, "id"), place.member("id"));
+  token.id = read_id(optional_member(entry, "id"), [&] { return place.member("id"); });
   const Json& content = optional_member(entry, "content");
   if (!content.is_string() || content == "") {
     place.member("content").refuse(content.is_null() ? "missing" : shown(content), "a non-empty string");
@@ -232,10 +238,10 @@ void check_ids(Vocabulary all, const std::vector<AddedToken>& added_tokens, cons
   }
 }
 
-void check_bytes(const Json& vocabulary, const Place& place) {
+void check_bytes(const TokenMap& ids, const Place& place) {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string symbol = byte_symbol(static_cast<unsigned char>(byte));
-    if (!vocabulary.contains(symbol)) {
+    if (!ids.contains(symbol)) {
       place.refuse(fmt::format("no entry for byte 0x{:02X}", byte), fmt::format("\"{}\" and 255 more", symbol));
     }
   }
@@ -266,9 +272,10 @@ TokenizerFile read_tokenizer_json(std::string_view json, const std::string& wher
   for (const auto& [id, spelling] : by_id) {
     result.vocabulary.resize(static_cast<std::size_t>(id) + 1);
     result.vocabulary.back() = spelling;
+    result.ids.emplace(spelling, id);
   }
-  check_bytes(vocabulary, vocabulary_place);
-  result.merges = read_merges(model, vocabulary, model_place);
+  check_bytes(result.ids, vocabulary_place);
+  result.merges = read_merges(model, result.ids, model_place);
   result.ignore_merges = flag(model, "ignore_merges", model_place);
   return result;
 }

@@ -14,6 +14,7 @@ namespace tandem::text {
 struct TokenizerFile {
   std::vector<std::string>
       vocabulary;             // spelling by id, in the byte alphabet; "" where the id is an added token's only
+  TokenMap ids;               // the same the other way round
   std::vector<Merge> merges;  // in rank order
   std::vector<AddedToken> added_tokens;  // ascending ids
   bool ignore_merges = false;
