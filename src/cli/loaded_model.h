@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "api/served_model.h"
 #include "device/threads.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/step_runner.h"
 #include "forward/text_model.h"
 #include "model/checkpoint.h"
 #include "model/shape.h"
@@ -50,6 +52,9 @@ class LoadedModel {
   int64_t max_model_len() const { return plan_.max_model_len; }
   int threads() const { return threads_.count(); }
   engine::Engine& engine() { return *engine_; }
+  std::string name() const;  // the folder's own name
+  // What the dialects need; `names` empty: name(). Points into this object.
+  api::ServedModel served(std::vector<std::string> names = {});
 
  private:
   std::filesystem::path folder_;
@@ -61,6 +66,7 @@ class LoadedModel {
   engine::Plan plan_;
   device::Threads threads_;
   std::unique_ptr<forward::TextModel> text_model_;
+  std::unique_ptr<engine::StepRunner> runner_;
   std::unique_ptr<engine::Engine> engine_;
 };
 

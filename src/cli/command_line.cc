@@ -1,0 +1,298 @@
+// Words to options to run_…(). The only file that sees CLI11, which costs six seconds of compile time. Every command is
+// an App of its own, so that a --config file has the flags' plain names.
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstdio>
+#include <functional>
+#include <new>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/chat.h"
+#include "cli/eval.h"
+#include "cli/generate.h"
+#include "cli/inspect.h"
+#include "cli/serve.h"
+#include "cli/standard_io.h"
+
+namespace tandem::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* program_help =
+    "tandem - serves GLM-5.3-Flash\n"
+    "\n"
+    "Usage: tandem COMMAND [MODEL] [options]\n"
+    "\n"
+    "MODEL is a model folder; without it the small bundled model is used.\n"
+    "\n"
+    "Commands:\n"
+    "  serve         answer the OpenAI chat API over HTTP\n"
+    "  chat          talk to the model in the terminal\n"
+    "  generate      one prompt, one reply\n"
+    "  inspect       what is in a model folder\n"
+    "  eval skills   prompts with known answers\n"
+    "  eval parity   compare with vectors of the reference implementation\n"
+    "\n"
+    "tandem COMMAND --help lists a command's options. tandem --version prints the version.\n"
+    "Exit status: 0 ok, 1 failed check, 2 usage, 3 bad file, 4 does not fit, 5 port or device, 70 engine broken.\n";
+
+// An App with the settings that all commands share. CLI11's paths and nested names are not used: strings in, strings
+// out.
+class Command {
+ public:
+  Command(const std::string& name, const std::string& description, const std::string& examples)
+      : app_(description, name) {
+    app_.footer("Examples:\n" + examples);
+    app_.option_defaults()->always_capture_default();
+    app_.add_option("model", model_, "Model folder; default: the bundled model")->type_name("MODEL");
+  }
+  CLI::App& app() { return app_; }
+  const std::string& model() const { return model_; }
+
+  void add_load_options(LoadOptions& load) {
+    app_.add_option("--threads", load.threads, "CPU threads; 0: one for each core");
+    app_.add_option("--max-model-len", load.max_model_len,
+                    "Tokens of prompt and reply together; 0: what the memory allows");
+    add_memory_option(load.kv_cache_memory);
+    app_.add_option("--max-num-batched-tokens", load.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
+  }
+  void add_memory_option(int64_t& bytes) {
+    app_.add_option("--kv-cache-memory", bytes, "Memory for the token pool, such as 512MiB; 0: 1GiB")
+        ->transform(CLI::AsSizeValue(true))
+        ->type_name("SIZE");
+  }
+  void add_sampling_options(SamplingOptions& sampling) {
+    app_.add_option("--max-tokens", sampling.max_tokens, "Length limit of a reply");
+    app_.add_option("--temperature", sampling.temperature, "0: greedy; default: generation_config.json");
+    app_.add_option("--top-k", sampling.top_k, "Sample from the K most likely tokens; 0: off");
+    app_.add_option("--top-p", sampling.top_p, "Sample from the smallest set of this probability");
+    app_.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the most likely one");
+    app_.add_option("--seed", sampling.seed, "Same seed, same reply; default: random");
+  }
+  void add_json_flag(bool& json) { app_.add_flag("--json", json, "Print one JSON object"); }
+
+  // False: help was asked for and printed.
+  bool parse(const Words& words) {
+    try {
+      app_.parse(Words(words.rbegin(), words.rend()));  // CLI11 takes them from the back
+      return true;
+    } catch (const CLI::CallForHelp&) {
+      write_out(app_.help());
+      return false;
+    } catch (const CLI::FileError& e) {
+      throw Error(ErrorCode::bad_file, "--config", e.what());
+    } catch (const CLI::ParseError& e) {
+      throw Error(ErrorCode::usage, "command line", e.what(), "what " + app_.get_name() + " --help lists");
+    }
+  }
+
+ private:
+  CLI::App app_;
+  std::string model_;
+};
+
+int generate(const Words& words) {
+  Command command(
+      "tandem generate", "Writes the reply to one prompt.",
+      "  tandem generate --prompt '<|user|>What is 12 + 30?<|assistant|><think>' --temperature 0\n"
+      "  tandem generate --prompt-ids 1990,1992,1995 --max-tokens 16 --json\n"
+      "  echo '{\"messages\":[{\"role\":\"user\",\"content\":\"Who are you?\"}]}' | tandem generate --messages -\n");
+  GenerateOptions options;
+  auto& app = command.app();
+  app.add_option("--prompt", options.prompt, "Prompt text; <|user|> and the like become tokens; -: standard input");
+  app.add_option("--prompt-ids", options.prompt_ids, "Prompt as token ids, such as 1,2,3");
+  app.add_option("--messages", options.messages, "File with one chat body (JSON); -: standard input");
+  command.add_sampling_options(options.sampling);
+  app.add_option("--min-tokens", options.min_tokens, "No stop token before that many tokens");
+  app.add_option("--stop", options.stop, "End the reply before this text (repeatable)")
+      ->allow_extra_args(false)
+      ->default_str("");
+  app.add_flag("--ignore-eos", options.ignore_eos, "Do not end at a stop token");
+  app.add_flag("--add-special-tokens,!--no-add-special-tokens", options.add_special_tokens,
+               "Begin a text prompt with [gMASK]<sop> (default)");
+  command.add_load_options(options.load);
+  command.add_json_flag(options.json);
+  if (!command.parse(words)) return 0;
+  options.load.model = command.model();
+  return run_generate(options);
+}
+
+int chat(const Words& words) {
+  Command command("tandem chat",
+                  "A conversation in the terminal. Ctrl-C ends a reply, Ctrl-D leaves, /help lists the commands.",
+                  "  tandem chat\n"
+                  "  tandem chat --system 'Answer briefly.' --temperature 0\n"
+                  "  echo 'What is the capital of Norway?' | tandem chat\n");
+  ChatOptions options;
+  auto& app = command.app();
+  app.add_option("--system", options.system, "System message");
+  app.add_option("--effort", options.effort, "How much the model thinks first: low, high or max");
+  app.add_flag("--show-reasoning", options.show_reasoning, "Write the reasoning also when the output is no terminal");
+  command.add_sampling_options(options.sampling);
+  command.add_load_options(options.load);
+  if (!command.parse(words)) return 0;
+  options.load.model = command.model();
+  return run_chat(options);
+}
+
+int inspect(const Words& words) {
+  Command command(
+      "tandem inspect",
+      "Prints shape, layers, parameters, cache bytes, missing and unknown tensors. MODEL may be a config.json.",
+      "  tandem inspect\n  tandem inspect path/to/config.json --json\n");
+  InspectOptions options;
+  command.add_json_flag(options.json);
+  if (!command.parse(words)) return 0;
+  options.model = command.model();
+  return run_inspect(options);
+}
+
+int eval_skills(const Words& words) {
+  Command command(
+      "tandem eval skills", "Runs prompts with known answers, greedily; fails if too few replies are exact.",
+      "  tandem eval skills\n  tandem eval skills path/to/model --skills path/to/skills.json --min 100 --json\n");
+  SkillsCommandOptions options;
+  std::string skills;
+  command.app().add_option("--skills", skills, "File of prompts and answers; default: skills.json of the model");
+  command.app().add_option("--min", options.minimum, "Exact answers needed; default: all but one");
+  command.add_load_options(options.load);
+  command.add_json_flag(options.json);
+  if (!command.parse(words)) return 0;
+  options.load.model = command.model();
+  options.skills = skills;
+  return run_eval_skills(options);
+}
+
+// Settings of serve that are not the server's own.
+struct LogOptions {
+  std::string level = "info";
+  bool json = false;
+  void apply() const {
+    static const std::array<std::pair<const char*, LogLevel>, 4> levels = {{{"error", LogLevel::error},
+                                                                            {"warning", LogLevel::warning},
+                                                                            {"info", LogLevel::info},
+                                                                            {"debug", LogLevel::debug}}};
+    for (const auto& [name, value] : levels)
+      if (level == name) set_log_level(value);
+    set_log_json(json);
+  }
+};
+
+void add_serve_options(Command& command, ServeOptions& options, LogOptions& log) {
+  auto& app = command.app();
+  app.add_option("--host", options.host, "Address to listen on");
+  app.add_option("--port", options.port, "Port to listen on; 0: any free one");
+  app.add_option("--served-model-name", options.served_model_name,
+                 "Name in the API (repeatable); default: the folder's name")
+      ->allow_extra_args(false)
+      ->default_str("");
+  app.add_flag("--strict-model-name", options.strict_model_name, "Answer 404 to requests for other names");
+  app.add_option("--api-key", options.api_keys, "Key that clients must send (repeatable); also TANDEM_API_KEY")
+      ->allow_extra_args(false)
+      ->default_str("");
+  app.add_flag("--insecure", options.insecure, "Allow listening beyond this machine without a key");
+  app.add_option("--default-seed", options.default_seed, "Seed of requests without one")
+      ->check(CLI::IsMember({"random", "prompt"}));
+  app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
+  app.add_option("--max-model-len", options.max_model_len,
+                 "Tokens of prompt and reply together; 0: what the memory allows");
+  command.add_memory_option(options.kv_cache_memory);
+  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
+  app.add_option("--max-queued-requests", options.max_queued_requests, "More waiting requests are answered with 429");
+  app.add_option("--sse-keepalive-s", options.sse_keepalive_s,
+                 "Seconds of silence before a stream gets a comment; 0: off");
+  app.add_option("--drain-timeout-s", options.drain_timeout_s,
+                 "Seconds that running requests get to finish on SIGTERM");
+  app.add_option("--log-level", log.level, "error, warning, info or debug")
+      ->check(CLI::IsMember({"error", "warning", "info", "debug"}));
+  app.add_flag("--log-json", log.json, "Log lines as JSON");
+  app.set_config("--config", "", "File with settings of the same names, such as port = 8013; the command line wins");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+}
+
+int serve(const Words& words) {
+  Command command("tandem serve", "Serves the model on http://127.0.0.1:8012 until SIGTERM or Ctrl-C.",
+                  "  tandem serve\n"
+                  "  tandem serve path/to/model --port 8080 --served-model-name glm\n"
+                  "  tandem serve --config tandem.toml --print-config\n");
+  ServeOptions options;
+  LogOptions log;
+  bool print_config = false;
+  add_serve_options(command, options, log);
+  command.app()
+      .add_flag("--print-config", print_config, "Print the settings as a --config file and leave")
+      ->configurable(false);
+  if (!command.parse(words)) return 0;
+  options.model = command.model();
+  if (print_config) {
+    static const std::regex keys("(^|\n)api-key=[^\n]*");
+    write_out(std::regex_replace(command.app().config_to_str(true, false), keys, "$1# api-key is set, and not shown"));
+    return 0;
+  }
+  log.apply();
+  return run_serve(options);
+}
+
+struct Entry {
+  std::vector<std::string> words;
+  int (*run)(const Words&);
+};
+
+const std::vector<Entry>& commands() {
+  static const std::vector<Entry> list = {{{"serve"}, serve},
+                                          {{"chat"}, chat},
+                                          {{"generate"}, generate},
+                                          {{"inspect"}, inspect},
+                                          {{"eval", "skills"}, eval_skills}};
+  return list;
+}
+
+int dispatch(const Words& words) {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    write_out(program_help);
+    return words.empty() ? exit_status(ErrorCode::usage) : 0;
+  }
+  if (words[0] == "--version") {
+    write_out("tandem " TANDEM_VERSION "\n");
+    return 0;
+  }
+  for (const auto& command : commands())
+    if (words.size() >= command.words.size() && std::equal(command.words.begin(), command.words.end(), words.begin()))
+      return command.run(Words(words.begin() + std::ssize(command.words), words.end()));
+  std::string found = words[0];
+  if (found == "eval") found += words.size() > 1 ? " " + words[1] : "";
+  throw Error(ErrorCode::usage, "command", "\"" + found + "\"", "one of those that tandem --help lists");
+}
+
+int report(const char* message, ErrorCode code) {
+  std::string line = message;
+  for (char& c : line)
+    if (c == '\n') c = ' ';  // one line, whatever was in a file name
+  std::fprintf(stderr, "tandem: error: %s\n", line.c_str());
+  return exit_status(code);
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  try {
+    return dispatch(Words(argv + (argc > 0 ? 1 : 0), argv + argc));
+  } catch (const Error& e) {
+    return report(e.what(), e.code());
+  } catch (const std::bad_alloc&) {
+    return report("memory: exhausted; expected a smaller --max-model-len or --kv-cache-memory",
+                  ErrorCode::does_not_fit);
+  } catch (const std::exception& e) {
+    return report(e.what(), ErrorCode::internal);
+  }
+}
+
+}  // namespace tandem::cli

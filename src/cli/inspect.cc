@@ -1,0 +1,17 @@
+// Prints the report of src/model.
+#include "cli/inspect.h"
+
+#include "base/error.h"
+#include "cli/loaded_model.h"
+#include "cli/standard_io.h"
+#include "model/inspect.h"
+
+namespace tandem::cli {
+
+int run_inspect(const InspectOptions& options) {
+  const auto report = model::inspect(options.model.empty() ? default_model() : options.model);
+  write_out(options.json ? model::report_json(report) : model::report_text(report));
+  return report.complete() ? 0 : exit_status(ErrorCode::failed_check);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,16 @@
+// `tandem inspect`: what is in a model folder.
+#pragma once
+
+#include <filesystem>
+
+namespace tandem::cli {
+
+struct InspectOptions {
+  std::filesystem::path model;  // a folder or a config.json; empty: the bundled model
+  bool json = false;
+};
+
+// Returns 0, or 1 if tensors are missing or wrong. Throws Error.
+int run_inspect(const InspectOptions& options);
+
+}  // namespace tandem::cli

@@ -1,0 +1,158 @@
+// Opens a model folder step by step; each step's error names the file.
+#include "cli/loaded_model.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "engine/serial_engine.h"
+#include "model/json_reader.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr const char* bundled = "models/nano";
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+std::filesystem::path checked_folder(const std::filesystem::path& given) {
+  const auto folder = given.empty() ? default_model() : given;
+  std::error_code error;
+  const auto status = std::filesystem::status(folder, error);
+  if (status.type() == std::filesystem::file_type::not_found)
+    throw Error(ErrorCode::bad_file, folder.string(), "does not exist", "a model folder");
+  if (error) throw Error(ErrorCode::resource, folder.string(), error.message(), "a readable model folder");
+  if (!std::filesystem::is_directory(status))
+    throw Error(ErrorCode::bad_file, folder.string(), "is not a folder", "a model folder");
+  if (::access(folder.c_str(), R_OK | X_OK) != 0)
+    throw Error(ErrorCode::resource, folder.string(), "may not be read", "a readable model folder");
+  return folder;
+}
+
+text::Tokenizer checked_tokenizer(const std::filesystem::path& folder, const model::Shape& shape) {
+  auto tokenizer = text::Tokenizer::load(folder);
+  if (tokenizer.size() > shape.vocab_size)
+    throw Error(ErrorCode::bad_file, (folder / "tokenizer.json").string(), std::to_string(tokenizer.size()) + " tokens",
+                "at most vocab_size " + std::to_string(shape.vocab_size) + " of config.json");
+  return tokenizer;
+}
+
+int64_t memory_of_machine() {
+  const auto pages = ::sysconf(_SC_PHYS_PAGES), page_size = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && page_size > 0 ? static_cast<int64_t>(pages) * page_size : 0;
+}
+
+engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape) {
+  return engine::make_plan(
+      shape.max_position_embeddings,
+      [&](const forward::Capacity& capacity) { return forward::TextModel::planned_bytes(shape, capacity); },
+      {.kv_cache_memory = options.kv_cache_memory,
+       .max_model_len = options.max_model_len,
+       .max_num_batched_tokens = options.max_num_batched_tokens,
+       .machine_memory = memory_of_machine()});
+}
+
+int checked_threads(int threads) {
+  if (threads < 0 || threads > 1024)
+    throw Error(ErrorCode::usage, "--threads", std::to_string(threads), "0 (one for each core) to 1024");
+  return threads;
+}
+
+std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shape& shape) {
+  if (!config.has("eos_token_id")) return shape.eos_token_ids;
+  const model::IntegerRange ids{0, shape.vocab_size - 1};
+  if (!config.is_array("eos_token_id")) return {static_cast<int32_t>(config.integer("eos_token_id", ids))};
+  std::vector<int32_t> stops;
+  for (const int64_t id : config.integers("eos_token_id", ids)) stops.push_back(static_cast<int32_t>(id));
+  return stops;
+}
+
+}  // namespace
+
+std::filesystem::path default_model() {
+  if (const char* home = std::getenv("TANDEM_HOME"); home != nullptr && *home != '\0') {
+    const auto folder = std::filesystem::path(home) / bundled;
+    if (is_folder(folder)) return folder;
+    throw Error(ErrorCode::bad_file, "TANDEM_HOME", folder.string() + " does not exist", "the bundled model there");
+  }
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto installed = program.parent_path() / ".." / "share" / "tandem" / bundled;
+  if (!error && is_folder(installed)) return installed.lexically_normal();
+  const auto source = std::filesystem::path(TANDEM_SOURCE_DIR) / bundled;
+  if (is_folder(source)) return source;
+  throw Error(ErrorCode::bad_file, "bundled model",
+              "is neither at " + installed.lexically_normal().string() + " nor at " + source.string(),
+              "MODEL, or TANDEM_HOME set to a folder with " + std::string(bundled));
+}
+
+api::GenerationDefaults read_generation_defaults(const std::filesystem::path& folder, const model::Shape& shape) {
+  api::GenerationDefaults defaults;
+  defaults.eos_token_ids = shape.eos_token_ids;
+  const auto path = folder / "generation_config.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return defaults;
+
+  const auto file = MappedFile::open(path);
+  const model::JsonDocument document(file.text(), path.string());
+  const auto config = document.root();
+  const auto number = [&](const char* key, double& value, double low, double high, const char* expected) {
+    if (!config.has(key)) return;
+    value = config.number(key);
+    if (!(value >= low && value <= high)) config.refuse(key, expected);
+  };
+  number("temperature", defaults.temperature, 0.0, 1e6, "a number >= 0");
+  number("top_p", defaults.top_p, std::numeric_limits<double>::min(), 1.0, "a number in (0, 1]");
+  number("min_p", defaults.min_p, 0.0, 1.0, "a number in [0, 1]");
+  defaults.top_k =
+      static_cast<int32_t>(config.optional_integer("top_k", {0, std::numeric_limits<int32_t>::max()}).value_or(0));
+  defaults.eos_token_ids = stop_ids(config, shape);
+  return defaults;
+}
+
+LoadedModel::LoadedModel(const LoadOptions& options)
+    : folder_(checked_folder(options.model)),
+      shape_(model::read_shape(folder_)),
+      tokenizer_(checked_tokenizer(folder_, shape_)),
+      defaults_(read_generation_defaults(folder_, shape_)),
+      checkpoint_(model::Checkpoint::open(folder_)),
+      weights_(model::load_text_weights(checkpoint_, shape_)),
+      plan_(plan_of(options, shape_)),
+      threads_(checked_threads(options.threads)),
+      text_model_(std::make_unique<forward::TextModel>(shape_, weights_, threads_, plan_.capacity)),
+      runner_(engine::run_text_model(*text_model_)) {
+  engine_ = std::make_unique<engine::SerialEngine>(
+      *runner_, engine::SerialEngineOptions{.vocab_size = static_cast<int32_t>(shape_.vocab_size),
+                                            .sampled_tokens = tokenizer_.size(),
+                                            .max_model_len = plan_.max_model_len,
+                                            .max_num_batched_tokens = plan_.capacity.max_rows});
+}
+
+LoadedModel::~LoadedModel() = default;
+
+api::ServedModel LoadedModel::served(std::vector<std::string> names) {
+  api::ServedModel served;
+  served.names = std::move(names);
+  if (served.names.empty()) served.names.push_back(name());
+  served.engine = engine_.get();
+  served.tokenizer = &tokenizer_;
+  served.defaults = defaults_;
+  served.vocab_size = shape_.vocab_size;
+  served.max_model_len = plan_.max_model_len;
+  return served;
+}
+
+std::string LoadedModel::name() const {
+  const auto path = std::filesystem::absolute(folder_).lexically_normal();
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+}  // namespace tandem::cli
