@@ -1,11 +1,12 @@
+// Mapping of good files, and the refusal of everything that is no readable file.
 #include "base/mapped_file.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <utility>

@@ -143,13 +143,13 @@ void read_schedule(const JsonObject& config, Shape& shape) {
     const bool dsa = kind == "deepseek_sparse_attention" || kind == "full_attention";
     if (!dsa && kind != "linear_attention") {
       config.refuse(fmt::format("layer_types[{}]", shape.layer_types.size()),
-                    "\"linear_attention\" or \"deepseek_sparse_attention\"", "found \"" + printable(kind) + '"');
+                    R"("linear_attention" or "deepseek_sparse_attention")", "found \"" + printable(kind) + '"');
     }
     shape.layer_types.push_back(dsa ? AttentionKind::dsa : AttentionKind::kda);
   }
   for (const std::string& kind : layer_list(config, "mlp_layer_types", layers)) {
     if (kind != "dense" && kind != "sparse") {
-      config.refuse(fmt::format("mlp_layer_types[{}]", shape.mlp_layer_types.size()), "\"dense\" or \"sparse\"",
+      config.refuse(fmt::format("mlp_layer_types[{}]", shape.mlp_layer_types.size()), R"("dense" or "sparse")",
                     "found \"" + printable(kind) + '"');
     }
     shape.mlp_layer_types.push_back(kind == "dense" ? FeedForwardKind::dense : FeedForwardKind::moe);

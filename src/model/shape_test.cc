@@ -36,9 +36,9 @@ std::string nested(const std::string& start, size_t levels) {
 
 json without(const std::string& key) {
   json config = real_config();
-  json::json_pointer pointer("/text_config" + key);
-  const std::string name = pointer.back();
-  config[pointer.parent_pointer()].erase(name);
+  const json::json_pointer pointer("/text_config" + key);
+
+  config[pointer.parent_pointer()].erase(pointer.back());
   return config;
 }
 
@@ -304,7 +304,7 @@ TEST(Shape, TextThatIsNoConfigurationIsRefused) {
   expect_parts(error_of([] { parse_shape(R"({"a": 1, "a": 2})"); }), {"config.json: a", "twice"});
   expect_parts(error_of([] { parse_shape(nested("{\"a\": ", 200)); }), {"nesting", "128"});
   expect_parts(error_of([] { parse_shape(nested("{\"a\": ", 1'000'000)); }), {"nesting"});
-  const std::string deepest = nested("{\"model_type\": \"x\", \"a\": ", 127);
+  const std::string deepest = nested(R"({"model_type": "x", "a": )", 127);
   expect_parts(error_of([&] { parse_shape(deepest); }), {"model_type"});
 }
 
