@@ -134,6 +134,7 @@ void Connection::arm(Timer& timer, std::chrono::milliseconds duration) {
 void Connection::next_request() {
   answered_.reset();
   parser_.reset();
+  unread_ = true;
   if (shutting_down_) return close();
   state_ = State::idle;
   arm(deadline_, limits_.idle);
@@ -256,6 +257,7 @@ void Connection::dispatch() {
   request.request_id = request_id_;
   request.body = std::move(message.body());
   log(LogLevel::debug, "request {}: {} {}, {} bytes", request_id_, request.method, request.path, request.body.size());
+  unread_ = false;
   const auto answer = make_answer();
   if (!reading_ && buffer_.size() < limits_.pipelined_bytes) start_read();
   try {
@@ -302,8 +304,10 @@ void Connection::on_written(ErrorCode error, size_t bytes) {
   if (!writing_ && answered_) {
     if (*answered_ && !shutting_down_) {
       next_request();
-    } else {
+    } else if (unread_) {
       linger();
+    } else {
+      close();
     }
   }
 }

@@ -69,6 +69,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
 
   boost::beast::flat_buffer buffer_;
   bool reading_ = false;  // start_read's operation is outstanding
+  bool unread_ = true;    // a part of the request may still be under way
   size_t discarded_ = 0;
   std::optional<Parser> parser_;
   Decision decision_;

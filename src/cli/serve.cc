@@ -1,0 +1,180 @@
+// The command that serves: port first, then the model, then requests until a stop signal.
+#include "cli/serve.h"
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "api/service.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "chat/messages.h"
+#include "chat/render.h"
+#include "cli/loaded_model.h"
+#include "engine/engine.h"
+#include "http/server.h"
+
+namespace tandem::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int workers = 2;            // one long prompt must not hold up short ones
+constexpr double stop_poll_s = 0.02;  // how often running requests are counted while stopping
+constexpr double forever_s = 1e6;
+constexpr int smoke_tokens = 16;
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+void check(const ServeOptions& options) {
+  const auto refuse = [](const char* flag, const std::string& found, const char* expected) {
+    throw Error(ErrorCode::usage, flag, found, expected);
+  };
+  constexpr double longest_s = 86400;
+  if (options.max_queued_requests < 1) {
+    refuse("--max-queued-requests", fmt::format("{}", options.max_queued_requests), "at least 1");
+  }
+  if (!(options.sse_keepalive_s >= 0 && options.sse_keepalive_s <= longest_s)) {
+    refuse("--sse-keepalive-s", fmt::format("{}", options.sse_keepalive_s), "0 to 86400 seconds");
+  }
+  if (!(options.drain_timeout_s >= 0 && options.drain_timeout_s <= longest_s)) {
+    refuse("--drain-timeout-s", fmt::format("{}", options.drain_timeout_s), "0 to 86400 seconds");
+  }
+  if (options.default_seed != "random" && options.default_seed != "prompt") {
+    refuse("--default-seed", options.default_seed, "random or prompt");
+  }
+}
+
+http::ServerOptions server_options(const ServeOptions& options) {
+  http::ServerOptions server;
+  server.host = options.host;
+  server.port = options.port;
+  server.api_keys = options.api_keys;
+  if (const char* key = std::getenv("TANDEM_API_KEY"); key && *key) server.api_keys.emplace_back(key);
+  server.insecure = options.insecure;
+  server.workers = workers;
+  server.limits.sse_keepalive = milliseconds(options.sse_keepalive_s);
+  return server;
+}
+
+api::ServiceOptions service_options(const ServeOptions& options) {
+  api::ServiceOptions service;
+  service.chat.strict_model_name = options.strict_model_name;
+  service.chat.seed_from_prompt = options.default_seed == "prompt";
+  service.max_queued_requests = options.max_queued_requests;
+  return service;
+}
+
+LoadOptions load_options(const ServeOptions& options) {
+  LoadOptions load;
+  load.model = options.model;
+  load.threads = options.threads;
+  load.max_model_len = options.max_model_len;
+  load.kv_cache_memory = options.kv_cache_memory;
+  load.max_num_batched_tokens = options.max_num_batched_tokens;
+  return load;
+}
+
+// Runs `task` on the io thread and waits for its result.
+template <typename Task>
+auto on_io(http::Server& server, Task task) {
+  // Shared, because set_value may still be on its way out when the waiting thread goes on.
+  auto promise = std::make_shared<std::promise<decltype(task())>>();
+  auto result = promise->get_future();
+  server.io([promise, &task] { promise->set_value(task()); });
+  return result.get();
+}
+
+// One greedy reply before the first request: a model whose arithmetic has gone wrong gives NaN, which the engine
+// refuses, or the same token for ever.
+void smoke_test(const api::ServedModel& model) {
+  const auto conversation = chat::parse_conversation(R"({"messages":[{"role":"user","content":"Hello"}]})");
+  engine::Request request;
+  request.id = "smoke-test";
+  request.prompt_ids = model.tokenizer->encode(chat::render(conversation).segments);
+  request.sampling.temperature = 0;
+  request.max_tokens = smoke_tokens;
+  request.stop_token_ids = api::turn_end_ids(model);
+  if (static_cast<int64_t>(request.prompt_ids.size()) + smoke_tokens > model.max_model_len) return;
+  struct Heard {
+    std::vector<int32_t> tokens;
+    std::promise<engine::Event> end;
+  };
+  auto heard = std::make_shared<Heard>();
+  model.engine->submit(std::move(request), [heard](const engine::Event& event) {
+    if (event.kind == engine::Event::Kind::token) heard->tokens.push_back(event.token);
+    if (event.kind == engine::Event::Kind::finished) heard->end.set_value(event);
+  });
+  const engine::Event end = heard->end.get_future().get();
+  const std::vector<int32_t>& tokens = heard->tokens;
+  if (end.reason == engine::FinishReason::error) throw Error(ErrorCode::internal, "smoke test", end.error);
+  if (tokens.size() == smoke_tokens && std::set<int32_t>(tokens.begin(), tokens.end()).size() == 1) {
+    throw Error(ErrorCode::failed_check, "smoke test", fmt::format("the model only repeats token {}", tokens[0]),
+                "a reply");
+  }
+}
+
+void serve_until_stopped(http::Server& server, api::Service& service, double drain_timeout_s) {
+  server.catch_stop_signals();
+  while (!server.wait_for_stop(1, forever_s)) {
+  }
+  const size_t running = on_io(server, [&] {
+    service.start_draining();
+    return service.active();
+  });
+  log(LogLevel::info, "stopping; {} requests get up to {} s to finish (a second signal ends them)", running,
+      drain_timeout_s);
+  const auto deadline = Clock::now() + milliseconds(drain_timeout_s);
+  while (Clock::now() < deadline && on_io(server, [&] { return service.active(); }) > 0) {
+    if (server.wait_for_stop(2, stop_poll_s)) break;
+  }
+  on_io(server, [&] {
+    service.abort_active();
+    return 0;
+  });
+}
+
+}  // namespace
+
+int run_serve(const ServeOptions& options) {
+  check(options);
+  const auto begin = Clock::now();
+  // The order of these is the order of their life backwards: the server's threads end first, then the engine, whose
+  // last events still find the executor.
+  http::Server server(server_options(options));
+  api::Service service(server, service_options(options));
+  std::unique_ptr<LoadedModel> model;
+  api::ServedModel served;
+  struct Closer {
+    http::Server& server;
+    ~Closer() { server.close(); }
+  } closer{server};
+
+  // /health says "loading" from here on.
+  server.start(service.routes());
+  model = std::make_unique<LoadedModel>(load_options(options));
+  served = model->served(options.served_model_name);
+  smoke_test(served);
+  on_io(server, [&] {
+    service.set_model(&served);
+    return 0;
+  });
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  fmt::print("tandem: serving {} on {} (up to {} tokens, {} threads, ready after {:.2f} s)\n", served.names.front(),
+             server.url(), served.max_model_len, model->threads(), seconds);
+  std::fflush(stdout);
+  serve_until_stopped(server, service, options.drain_timeout_s);
+  server.close();
+  return model->engine().status().broken ? exit_status(ErrorCode::internal) : 0;
+}
+
+}  // namespace tandem::cli
