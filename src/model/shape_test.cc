@@ -37,7 +37,6 @@ std::string nested(const std::string& start, size_t levels) {
 json without(const std::string& key) {
   json config = real_config();
   const json::json_pointer pointer("/text_config" + key);
-
   config[pointer.parent_pointer()].erase(pointer.back());
   return config;
 }
