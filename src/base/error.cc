@@ -1,3 +1,4 @@
+// How an error reads, and which exit status it becomes.
 #include "base/error.h"
 
 #include <utility>

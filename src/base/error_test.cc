@@ -1,3 +1,4 @@
+// The message and the exit statuses that users and scripts rely on.
 #include "base/error.h"
 
 namespace tandem {

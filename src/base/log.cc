@@ -1,3 +1,4 @@
+// Log lines: formatted whole, then written in one call, so that lines of different threads never mix.
 #include "base/log.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// Sizes, addresses and moves of the fixed slots.
 #include "cache/slots.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Sizes and addresses of the pool's planes.
 #include "cache/token_pool.h"
 
 namespace tandem::cache {

@@ -1,3 +1,4 @@
+// The printer against what Python prints, and the reader against text that is not JSON.
 #include "chat/json.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// What the prompt files of tests/text do not show: segments, injected markers, refusals, linear time.
 #include "chat/render.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Stop strings against a plain search, however the text is cut.
 #include "chat/stop_strings.h"
 
 #include <random>

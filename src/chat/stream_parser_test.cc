@@ -1,3 +1,4 @@
+// Each rule of the reply format, and streams against the same reply in one piece.
 #include "chat/stream_parser.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Workers that spin for a moment, then sleep until the next region.
 #include "device/threads.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Every task runs once, its error reaches the caller, and the threads go on.
 #include "device/threads.h"
 
 #include <numeric>

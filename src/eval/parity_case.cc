@@ -1,3 +1,4 @@
+// One-shot, chunked and decoded passes over a case's tokens, and what each of them is compared with.
 #include "eval/parity_case.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Every golden case passes, and deliberate mistakes in the model do not.
 #include "eval/parity.h"
 
 #include "base/error.h"

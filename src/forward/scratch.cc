@@ -1,3 +1,4 @@
+// Lays the activations of a step out in the arena.
 #include "forward/scratch.h"
 
 #include <algorithm>

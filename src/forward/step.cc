@@ -1,3 +1,4 @@
+// The step of one stream.
 #include "forward/step.h"
 
 namespace tandem::forward {

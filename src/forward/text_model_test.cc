@@ -1,3 +1,4 @@
+// The whole model: golden logits, and bits that do not depend on how the work was cut.
 #include "forward/text_model.h"
 
 #include <cstring>

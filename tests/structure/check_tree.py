@@ -169,7 +169,7 @@ def leading_comment(tree):
     for path in tree.having(SOURCE):
         if path.startswith(DATA):
             continue
-        if not re.match(r"//\s*\S.{15,}", tree.text(path)):
+        if not re.match(r"//\s*\S.{7,}", tree.text(path)):
             yield f"{path}:1: expected a leading comment that says why the file exists"
         if path.endswith(".h") and not re.search(r"^#pragma once$", tree.text(path), re.M):
             yield f"{path}:1: no #pragma once"

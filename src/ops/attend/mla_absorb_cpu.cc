@@ -1,3 +1,4 @@
+// kv_b_proj on both sides of the latent attention, on the CPU; one task a head, tile of rows and piece of columns.
 #include <algorithm>
 
 #include "base/error.h"

@@ -1,3 +1,4 @@
+// Attention over the selected latent rows on the CPU.
 #include <algorithm>
 
 #include "ops/attend/sparse_attend.h"

@@ -1,3 +1,4 @@
+// Copies embedding rows into the streams.
 #include <cstring>
 
 #include "base/error.h"

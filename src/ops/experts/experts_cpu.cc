@@ -1,3 +1,4 @@
+// Feed-forward layers on the CPU.
 #include <algorithm>
 
 #include "ops/experts/experts.h"

@@ -1,3 +1,4 @@
+// Scores pools and keeps the best on the CPU.
 #include <algorithm>
 #include <cmath>
 #include <limits>

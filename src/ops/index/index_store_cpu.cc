@@ -1,3 +1,4 @@
+// Writes raw index rows and pools the finished ones on the CPU.
 #include <algorithm>
 #include <array>
 

@@ -1,3 +1,4 @@
+// The block form of KDA on the CPU.
 #include <algorithm>
 
 #include "ops/kda_block/kda_block.h"

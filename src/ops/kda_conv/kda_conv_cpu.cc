@@ -1,3 +1,4 @@
+// Convolution, normalisation and gates of KDA on the CPU.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,3 +1,4 @@
+// KDA's gated output norm on the CPU.
 #include <algorithm>
 
 #include "ops/kda_conv/kda_output.h"

@@ -1,3 +1,4 @@
+// Hyper-connections on the CPU: mapping, Sinkhorn, collapse and write-back.
 #include <algorithm>
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// RMSNorm and LayerNorm on the CPU.
 #include <cmath>
 
 #include "ops/norm/norm.h"

@@ -1,3 +1,4 @@
+// The router on the CPU: of equal scores the lower expert wins, and chosen experts are listed in ascending order.
 #include <algorithm>
 #include <limits>
 #include <numeric>
