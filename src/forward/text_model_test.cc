@@ -1,4 +1,4 @@
-// The whole model: golden logits, and bits that do not depend on how the work was cut.
+// Bits of the whole model that must not depend on how the work was cut, shared or threaded.
 #include "forward/text_model.h"
 
 #include <cstring>
