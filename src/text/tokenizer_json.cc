@@ -70,6 +70,11 @@ void require_value(const Json& object, const char* name, const Json& expected, c
   if (value != expected) parent.member(name).refuse(value.is_null() ? "missing" : shown(value), shown(expected));
 }
 
+bool is_empty_string(const Json& value) {
+  const auto* text = value.get_ptr<const std::string*>();
+  return text != nullptr && text->empty();
+}
+
 // A switch that is absent, null or false is off.
 bool flag(const Json& object, const char* name, const Place& parent) {
   const Json& value = optional_member(object, name);
@@ -109,7 +114,7 @@ void check_model_settings(const Json& model, const Place& place) {
   require_value(model, "type", "BPE", place);
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = optional_member(model, name);
-    if (!value.is_null() && value != "") place.member(name).refuse(shown(value), "null");
+    if (!value.is_null() && !is_empty_string(value)) place.member(name).refuse(shown(value), "null");
   }
   const Json& dropout = optional_member(model, "dropout");
   if (!dropout.is_null() && dropout != 0.0) place.member("dropout").refuse(shown(dropout), "null");
@@ -155,7 +160,7 @@ std::vector<Merge> read_merges(const Json& model, const TokenMap& ids, const Pla
   merges.reserve(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto merge = read_merge(list[i]);
-    if (!merge) place.element(i).refuse(shown(list[i]), "two symbols, as \"a b\" or [\"a\", \"b\"]");
+    if (!merge) place.element(i).refuse(shown(list[i]), R"(two symbols, as "a b" or ["a", "b"])");
     const auto id = [&](const std::string& symbol) {
       const auto found = ids.find(symbol);
       if (found == ids.end()) place.element(i).refuse(shown(list[i]), shown(symbol) + " in model.vocab");
@@ -171,7 +176,7 @@ AddedToken read_added_token(const Json& entry, const Place& place) {
   AddedToken token;
   token.id = read_id(optional_member(entry, "id"), [&] { return place.member("id"); });
   const Json& content = optional_member(entry, "content");
-  if (!content.is_string() || content == "") {
+  if (!content.is_string() || is_empty_string(content)) {
     place.member("content").refuse(content.is_null() ? "missing" : shown(content), "a non-empty string");
   }
   token.content = content.get<std::string>();

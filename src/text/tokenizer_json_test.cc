@@ -151,14 +151,14 @@ TEST(TokenizerJson, AddedTokenFields) {
       [](Json& f) {
         f["added_tokens"].push_back({{"id", 5}, {"content", "<x>"}});
       },
-      "added_tokens", "\"<x>\" as id 5, which model.vocab gives to \"&\"", "its own");
+      "added_tokens", R"("<x>" as id 5, which model.vocab gives to "&")", "its own");
 }
 
 TEST(TokenizerJson, Pretokenizer) {
   const auto split = [](Json& f) -> Json& { return f["pre_tokenizer"]["pretokenizers"][0]; };
   const auto bytes = [](Json& f) -> Json& { return f["pre_tokenizer"]["pretokenizers"][1]; };
   expect_refused([&](Json& f) { split(f)["pattern"]["Regex"] = "\\s+"; },
-                 "pre_tokenizer.pretokenizers[0].pattern.Regex", "\"\\\\s+\"", "p{N}{1,3}");
+                 "pre_tokenizer.pretokenizers[0].pattern.Regex", R"("\\s+")", "p{N}{1,3}");
   expect_refused(
       [&](Json& f) {
         split(f)["pattern"] = {{"String", " "}};

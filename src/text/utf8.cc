@@ -80,7 +80,7 @@ std::string Utf8Stream::push(std::string_view bytes) {
 
 std::string Utf8Stream::finish() {
   // What is held is one incomplete character, hence one maximal subpart.
-  const std::string out(held_.empty() ? std::string_view() : kReplacement);
+  std::string out(held_.empty() ? std::string_view() : kReplacement);
   held_.clear();
   return out;
 }
