@@ -12,7 +12,11 @@
 
 namespace {
 
-using namespace tandem::text;
+using tandem::text::AddedTokens;
+using tandem::text::first_invalid_utf8;
+using tandem::text::TextSegment;
+using tandem::text::Tokenizer;
+using tandem::text::Utf8Stream;
 
 void require(bool condition) {
   if (!condition) std::abort();
