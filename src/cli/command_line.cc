@@ -48,11 +48,11 @@ constexpr const char* program_help =
 // out.
 class Command {
  public:
-  Command(const std::string& name, const std::string& description, const std::string& examples)
+  Command(const std::string& name, const std::string& description, const std::string& examples, bool takes_model = true)
       : app_(description, name) {
     app_.footer("Examples:\n" + examples);
     app_.option_defaults()->always_capture_default();
-    app_.add_option("model", model_, "Model folder; default: the bundled model")->type_name("MODEL");
+    if (takes_model) app_.add_option("model", model_, "Model folder; default: the bundled model")->type_name("MODEL");
   }
   CLI::App& app() { return app_; }
   const std::string& model() const { return model_; }
@@ -171,6 +171,28 @@ int eval_skills(const Words& words) {
   return run_eval_skills(options);
 }
 
+int eval_parity(const Words& words) {
+  Command command(
+      "tandem eval parity",
+      "Compares the forward pass, tokenizer and chat template with vectors of the reference implementation.",
+      "  tandem eval parity --golden tests/golden\n  tandem eval parity --golden tests/golden --only nano/case_T40 "
+      "--json\n",
+      false);
+  ParityCommandOptions options;
+  std::string golden, models;
+  auto& app = command.app();
+  app.add_option("--golden", golden, "Folder with one folder of vectors for each model")->required()->type_name("DIR");
+  app.add_option("--models", models, "Where models without weights of their own lie; default: beside the bundled model")
+      ->type_name("DIR");
+  app.add_option("--only", options.only, "One model or one case, such as nano/case_T40");
+  app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
+  command.add_json_flag(options.json);
+  if (!command.parse(words)) return 0;
+  options.golden = golden;
+  options.models = models;
+  return run_eval_parity(options);
+}
+
 // Settings of serve that are not the server's own.
 struct LogOptions {
   std::string level = "info";
@@ -233,8 +255,10 @@ int serve(const Words& words) {
   if (!command.parse(words)) return 0;
   options.model = command.model();
   if (print_config) {
-    static const std::regex keys("(^|\n)api-key=[^\n]*");
-    write_out(std::regex_replace(command.app().config_to_str(true, false), keys, "$1# api-key is set, and not shown"));
+    static const std::regex keys("(^|\n)api-key=[^\"\n][^\n]*"), empty_lists("(^|\n)(api-key|served-model-name)=\"\"");
+    std::string text = command.app().config_to_str(true, false);
+    text = std::regex_replace(text, empty_lists, "$1# $2 is not set");
+    write_out(std::regex_replace(text, keys, "$1# api-key is set, and not shown"));
     return 0;
   }
   log.apply();
@@ -251,7 +275,8 @@ const std::vector<Entry>& commands() {
                                           {{"chat"}, chat},
                                           {{"generate"}, generate},
                                           {{"inspect"}, inspect},
-                                          {{"eval", "skills"}, eval_skills}};
+                                          {{"eval", "skills"}, eval_skills},
+                                          {{"eval", "parity"}, eval_parity}};
   return list;
 }
 

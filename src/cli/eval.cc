@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/standard_io.h"
+#include "eval/parity.h"
 #include "eval/skills.h"
 
 namespace tandem::cli {
@@ -42,6 +43,24 @@ int run_eval_skills(const SkillsCommandOptions& options) {
   if (report.exact() >= wanted) return 0;
   throw Error(ErrorCode::failed_check, "skills", std::to_string(report.exact()) + " exact",
               "at least " + std::to_string(wanted) + " of " + std::to_string(skills.size()));
+}
+
+int run_eval_parity(const ParityCommandOptions& options) {
+  eval::ParityOptions parity;
+  parity.golden = options.golden;
+  parity.bundled_models = options.models.empty() ? default_model().parent_path() : options.models;
+  parity.threads = checked_threads(options.threads);
+  parity.only = options.only;
+  const bool show = ::isatty(STDERR_FILENO) != 0;
+  if (show) parity.progress = [](const std::string& what) { std::fprintf(stderr, "\r\x1b[K%s", what.c_str()); };
+  const auto report = eval::run_parity(parity);
+  if (show) std::fputs("\r\x1b[K", stderr);
+  write_out(options.json ? eval::parity_json(report) : eval::parity_text(report));
+  if (report.ok()) return 0;
+  const auto failed = std::count_if(report.cases.begin(), report.cases.end(), [](const auto& c) { return !c.ok(); });
+  throw Error(ErrorCode::failed_check, "parity",
+              std::to_string(failed) + " cases outside their tolerance or too many near-ties",
+              "all " + std::to_string(report.cases.size()) + " inside");
 }
 
 }  // namespace tandem::cli

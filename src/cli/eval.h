@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "cli/loaded_model.h"
 
@@ -16,7 +17,19 @@ struct SkillsCommandOptions {
   bool json = false;
 };
 
-// Returns 0, or 1 if fewer answers than wanted are exact. Throws Error.
+// Returns 0. Throws Error: failed_check, after the report, if fewer answers than wanted are exact.
 int run_eval_skills(const SkillsCommandOptions& options);
+
+struct ParityCommandOptions {
+  std::filesystem::path golden;  // --golden: folder with one folder of vectors a model
+  std::filesystem::path
+      models;        // --models: where models without weights of their own lie; empty: beside the bundled model
+  std::string only;  // --only: "model" or "model/case"; empty: all
+  int threads = 0;
+  bool json = false;
+};
+
+// Returns 0. Throws Error: failed_check, after the report, if something is outside its tolerance.
+int run_eval_parity(const ParityCommandOptions& options);
 
 }  // namespace tandem::cli

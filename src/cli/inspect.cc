@@ -11,7 +11,8 @@ namespace tandem::cli {
 int run_inspect(const InspectOptions& options) {
   const auto report = model::inspect(options.model.empty() ? default_model() : options.model);
   write_out(options.json ? model::report_json(report) : model::report_text(report));
-  return report.complete() ? 0 : exit_status(ErrorCode::failed_check);
+  if (report.complete()) return 0;
+  throw Error(ErrorCode::failed_check, report.path, "tensors are missing or wrong, see the report");
 }
 
 }  // namespace tandem::cli

@@ -10,7 +10,7 @@ struct InspectOptions {
   bool json = false;
 };
 
-// Returns 0, or 1 if tensors are missing or wrong. Throws Error.
+// Returns 0. Throws Error: failed_check, after the report, if tensors are missing or wrong.
 int run_inspect(const InspectOptions& options);
 
 }  // namespace tandem::cli

@@ -60,12 +60,6 @@ engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape) {
        .machine_memory = memory_of_machine()});
 }
 
-int checked_threads(int threads) {
-  if (threads < 0 || threads > 1024)
-    throw Error(ErrorCode::usage, "--threads", std::to_string(threads), "0 (one for each core) to 1024");
-  return threads;
-}
-
 std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shape& shape) {
   if (!config.has("eos_token_id")) return shape.eos_token_ids;
   const model::IntegerRange ids{0, shape.vocab_size - 1};
@@ -76,6 +70,12 @@ std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shap
 }
 
 }  // namespace
+
+int checked_threads(int threads) {
+  if (threads < 0 || threads > 1024)
+    throw Error(ErrorCode::usage, "--threads", std::to_string(threads), "0 (one for each core) to 1024");
+  return threads;
+}
 
 std::filesystem::path default_model() {
   if (const char* home = std::getenv("TANDEM_HOME"); home != nullptr && *home != '\0') {

@@ -32,6 +32,9 @@ struct LoadOptions {
 // models/nano of the source tree that the program was built from. Throws Error(bad_file) when none of them exists.
 std::filesystem::path default_model();
 
+// --threads as it may be. Throws Error(usage).
+int checked_threads(int threads);
+
 // generation_config.json of a folder; without that file the neutral values and config.json's stop ids. Throws
 // Error(bad_file) naming the key.
 api::GenerationDefaults read_generation_defaults(const std::filesystem::path& folder, const model::Shape& shape);
