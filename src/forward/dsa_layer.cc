@@ -14,8 +14,6 @@
 namespace tandem::forward {
 namespace {
 
-constexpr float index_norm_eps = 1e-6f;  // of the indexer's LayerNorm alone (spec 4.4)
-
 void normalise(const Pass& pass, const model::DsaWeights& w) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
@@ -25,8 +23,7 @@ void normalise(const Pass& pass, const model::DsaWeights& w) {
     float* c = s.latent + row * shape.kv_lora_rank;
     ops::rms_norm(c, w.kv_a_layernorm.data(), shape.rms_norm_eps, shape.kv_lora_rank, c);
     float* k = s.index_k + row * shape.index_head_dim;
-    ops::layer_norm(k, w.indexer.k_norm_weight.data(), w.indexer.k_norm_bias.data(), index_norm_eps,
-                    shape.index_head_dim, k);
+    ops::index_key_norm(k, w.indexer.k_norm_weight.data(), w.indexer.k_norm_bias.data(), shape.index_head_dim, k);
   }
 }
 

@@ -24,6 +24,10 @@ struct IndexStore {
 };
 void index_store(device::Threads& threads, const IndexStore& args);
 
+// kI = LayerNorm(wk x) with weight and bias, eps 1e-6 whatever rms_norm_eps is (spec/model.md 4.4); all [dim], y may be
+// x.
+void index_key_norm(const float* x, const float* weight, const float* bias, int64_t dim, float* y);
+
 // Σ_j softmax_j(gates[j] + ape[j])·keys[j] for each channel; keys and gates [kpool] rows of [dim].
 void pool_keys(const float* const* keys, const float* const* gates, const float* ape, int64_t kpool, int64_t dim,
                float* out);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/index/index_store.h"
+#include "ops/norm/norm.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
@@ -12,6 +13,11 @@ namespace {
 constexpr int64_t piece = 64;  // channels at a time
 
 }  // namespace
+
+void index_key_norm(const float* x, const float* weight, const float* bias, int64_t dim, float* y) {
+  constexpr float eps = 1e-6f;
+  layer_norm(x, weight, bias, eps, dim, y);
+}
 
 void pool_keys(const float* const* keys, const float* const* gates, const float* ape, int64_t kpool, int64_t dim,
                float* out) {

@@ -114,4 +114,30 @@ static void kda_pairs(const float* kt, const float* qt, const float* gt, const f
   }
 }
 
+static float fma_rounds(int64_t rounds) {
+  Vec acc[10];
+  for (int i = 0; i < 10; ++i) acc[i] = set1(static_cast<float>(i));
+  const Vec factor = set1(0.999f), addend = set1(0.001f);
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (int i = 0; i < 10; ++i) acc[i] = fma(acc[i], factor, addend);
+  }
+  float total = 0.0f;
+  for (int i = 0; i < 10; ++i) total += reduce(acc[i]);
+  return total;
+}
+
+static uint64_t read_bytes(const std::byte* data, int64_t n) {
+  uint64_t sums[8] = {};  // the compiler makes vectors of them
+  int64_t i = 0;
+  for (; i + 512 <= n; i += 512) {
+    for (int64_t line = 0; line < 8; ++line) {
+      uint64_t words[8];
+      std::memcpy(words, data + i + 64 * line, 64);
+      for (int w = 0; w < 8; ++w) sums[w] ^= words[w];
+    }
+  }
+  for (; i < n; ++i) sums[0] ^= static_cast<uint64_t>(data[i]);
+  return sums[0] ^ sums[1] ^ sums[2] ^ sums[3] ^ sums[4] ^ sums[5] ^ sums[6] ^ sums[7];
+}
+
 }  // namespace tandem::ops::TANDEM_SIMD_LEVEL

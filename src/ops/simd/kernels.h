@@ -2,9 +2,11 @@
 // give the same bits (design.md 1); kernels_test.cc compares them. Loops here are single-threaded; the operations cut
 // the work.
 //
-// Sums. Over a stored dimension (dot products): slices of `slice_length` at absolute positions, 16 lanes with fma
-// inside a slice, the fixed tree of vec16.h, slices added in ascending order, two leaves where the matrix has them.
-// Over a short list (keys of an attention row, rows of a KDA block): one fma a term in ascending order for each output.
+// Sums. Over a stored dimension (dot products): slices of `slice_length` at absolute positions, 16 lanes with fma inside
+// a slice, the fixed tree of vec16.h, slices added in ascending order, two leaves where the matrix has them. Value j of a
+// slice belongs to lane j mod 16; against BF16 and FP8 weights to lane (j mod 32)/8·4 + j mod 4, the order in which BF16
+// unpacks (vec16.h, Pair). Over a short list (keys of an attention row, rows of a KDA block): one fma a term in ascending
+// order for each output.
 #pragma once
 
 #include <cstddef>
@@ -89,7 +91,12 @@ struct Kernels {
   // a[j] = Σ_d kt[d]·(kj[d]·exp(gt[d] − gj[d])), b[j] likewise with qt, rows j at a stride (design.md 5).
   void (*kda_pairs)(const float* kt, const float* qt, const float* gt, const float* k, const float* g, int64_t stride,
                     int64_t count, int64_t n, float* a, float* b);
+  // What the machine can do, for benchmarks: `rounds` times fma_round multiply-adds in registers; reading n bytes.
+  float (*fma_rounds)(int64_t rounds);
+  uint64_t (*read_bytes)(const std::byte* data, int64_t n);
 };
+
+constexpr int64_t fma_round = 16 * 10;
 
 // The best level of this machine, or the one set by use_simd_level (tests, `--simd`).
 const Kernels& kernels();

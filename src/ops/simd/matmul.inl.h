@@ -1,6 +1,8 @@
 // Dot products against stored weights (kernels.h, "Sums"). Part of kernels_<level>.cc.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/simd/fp8.h"
 #include "ops/simd/kernels.h"
 #include "ops/simd/vec16.h"
@@ -19,23 +21,34 @@ constexpr int row_block = 1;
 constexpr int row_block = 1;
 #endif
 
+constexpr int64_t prefetch_bytes = 4096;
+constexpr int64_t group = 32;  // values of a step
+
+// How a step of 32 weights and their 32 values become two vectors each. BF16 and what is decoded from FP8 use the order of
+// Pair, fp32 rows their natural order; zeros fill the last step of a slice.
 struct LoadF32 {
   static constexpr int64_t bytes = 4;
-  static inline Vec full(const std::byte* p) {
-    Vec out;
-    std::memcpy(&out, p, sizeof out);  // stored fp32 weights may be unaligned
+  static constexpr bool streamed = false;
+  static inline Pair weights(const std::byte* p) {
+    Pair out;
+    std::memcpy(&out.first, p, sizeof out.first);  // stored fp32 weights may be unaligned
+    std::memcpy(&out.second, p + 64, sizeof out.second);
     return out;
   }
-  static inline Vec partial(const std::byte* p, int64_t n) {
-    float lanes[16] = {};
-    std::memcpy(lanes, p, static_cast<size_t>(n) * 4);
-    return load(lanes);
-  }
+  static inline Pair values(const float* p) { return {load(p), load(p + 16)}; }
 };
 struct LoadBf16 {
   static constexpr int64_t bytes = 2;
-  static inline Vec full(const std::byte* p) { return load_bf16(p); }
-  static inline Vec partial(const std::byte* p, int64_t n) { return load_bf16_partial(p, n); }
+  static constexpr bool streamed = true;
+  static inline Pair weights(const std::byte* p) { return bf16_pair(p); }
+  static inline Pair values(const float* p) { return float_pair(p); }
+};
+// A panel of fill_panel(): fp32 in the order of Pair, filled up to whole steps.
+struct LoadPanel {
+  static constexpr int64_t bytes = 4;
+  static constexpr bool streamed = false;
+  static inline Pair weights(const std::byte* p) { return LoadF32::weights(p); }
+  static inline Pair values(const float* p) { return float_pair(p); }
 };
 
 // One slice: part[r][o] = Σ_k w[o][k]·x[r][k], k < n; w and x point at the slice's first column.
@@ -46,19 +59,39 @@ static inline void slice_sum(const std::byte* const* w, const float* x, int64_t 
   for (int r = 0; r < rows; ++r) {
     for (int o = 0; o < outputs; ++o) acc[r][o] = zero();
   }
+  int64_t ahead = 0;
+  if constexpr (Load::streamed && outputs > 1) {
+    // Rows of a stored matrix are read once, in pieces too short for the hardware's prefetcher: ask for the rows that come
+    // after this block, 4 KiB or more ahead, a cache line at a time.
+    const int64_t block = outputs * (w[1] - w[0]);
+    ahead = (prefetch_bytes + block - 1) / block * block;
+  }
   int64_t k = 0;
-  for (; k + 16 <= n; k += 16) {
-    Vec weight[outputs];
-    for (int o = 0; o < outputs; ++o) weight[o] = Load::full(w[o] + k * Load::bytes);
+  for (; k + group <= n; k += group) {
+    Pair weight[outputs];
+    for (int o = 0; o < outputs; ++o) {
+      if constexpr (Load::streamed && outputs > 1) __builtin_prefetch(w[o] + k * Load::bytes + ahead);
+      weight[o] = Load::weights(w[o] + k * Load::bytes);
+    }
     for (int r = 0; r < rows; ++r) {
-      const Vec value = load(x + r * x_stride + k);
-      for (int o = 0; o < outputs; ++o) acc[r][o] = fma(weight[o], value, acc[r][o]);
+      const Pair value = Load::values(x + r * x_stride + k);
+      for (int o = 0; o < outputs; ++o) {
+        acc[r][o] = fma(weight[o].second, value.second, fma(weight[o].first, value.first, acc[r][o]));
+      }
     }
   }
   if (k < n) {
+    float values[rows][group] = {};
+    for (int r = 0; r < rows; ++r) std::memcpy(values[r], x + r * x_stride + k, static_cast<size_t>(n - k) * sizeof(float));
     for (int o = 0; o < outputs; ++o) {
-      const Vec weight = Load::partial(w[o] + k * Load::bytes, n - k);
-      for (int r = 0; r < rows; ++r) acc[r][o] = fma(weight, load_partial(x + r * x_stride + k, n - k), acc[r][o]);
+      std::byte rest[group * Load::bytes] = {};
+      std::memcpy(rest, w[o] + k * Load::bytes, static_cast<size_t>((n - k) * Load::bytes));
+      // A panel is whole steps already, and its order is not that of its columns.
+      const Pair weight = Load::weights(std::is_same_v<Load, LoadPanel> ? w[o] + k * Load::bytes : rest);
+      for (int r = 0; r < rows; ++r) {
+        const Pair value = Load::values(values[r]);
+        acc[r][o] = fma(weight.second, value.second, fma(weight.first, value.first, acc[r][o]));
+      }
     }
   }
   for (int r = 0; r < rows; ++r) {
@@ -132,11 +165,22 @@ static inline void decode_fp8(const Matrix& w, int64_t output, int64_t column, i
 
 // The slice's weights as fp32 in `panel` (worth it when several row blocks use them, and always for FP8).
 static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, int64_t n, float* panel) {
-  if (w.format == WeightFormat::fp8_block) return decode_fp8(w, output, column, n, panel);
-  const std::byte* row = w.data + (output * w.in_features + column) * LoadBf16::bytes;
-  int64_t k = 0;
-  for (; k + 16 <= n; k += 16) store(panel + k, load_bf16(row + 2 * k));
-  if (k < n) store_partial(panel + k, load_bf16_partial(row + 2 * k, n - k), n - k);
+  for (int64_t k = 0; k < n; k += group) {
+    const int64_t count = n - k < group ? n - k : group;
+    Pair pair;
+    if (w.format == WeightFormat::fp8_block) {
+      float values[group] = {};
+      decode_fp8(w, output, column + k, count, values);
+      pair = float_pair(values);
+    } else {
+      const std::byte* stored = w.data + (output * w.in_features + column + k) * LoadBf16::bytes;
+      std::byte rest[group * LoadBf16::bytes] = {};
+      if (count < group) std::memcpy(rest, stored, static_cast<size_t>(count * LoadBf16::bytes));
+      pair = bf16_pair(count < group ? rest : stored);
+    }
+    store(panel + k, pair.first);
+    store(panel + k + 16, pair.second);
+  }
 }
 
 static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t outputs, int64_t column, int64_t n,
@@ -151,7 +195,7 @@ static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t out
       fill_panel(w, output + o, column, n, panel[o]);
       rows[o] = reinterpret_cast<const std::byte*>(panel[o]);
     }
-    return add_slice<LoadF32>(rows, outputs, x, t.x_stride, t.rows, n, first, sums);
+    return add_slice<LoadPanel>(rows, outputs, x, t.x_stride, t.rows, n, first, sums);
   }
   const int64_t bytes = w.format == WeightFormat::f32 ? LoadF32::bytes : LoadBf16::bytes;
   for (int64_t o = 0; o < outputs; ++o) rows[o] = w.data + ((output + o) * w.in_features + column) * bytes;
@@ -170,11 +214,40 @@ static inline void leaf_sum(const MatmulTile& t, int64_t output, int64_t outputs
   }
 }
 
+// One row against four BF16 outputs at a time, the shape of decoding.
+static inline void leaf_of_four(const MatmulTile& t, int64_t output, int64_t begin, int64_t end, float (&sum)[output_block]) {
+  const int64_t stride = t.w->in_features * LoadBf16::bytes;
+  for (int64_t column = begin; column < end;) {
+    const int64_t border = (column / slice_length + 1) * slice_length;
+    const int64_t stop = border < end ? border : end;
+    const std::byte* first = t.w->data + output * stride + column * LoadBf16::bytes;
+    const std::byte* rows[output_block] = {first, first + stride, first + 2 * stride, first + 3 * stride};
+    float part[row_block][output_block];
+    slice_sum<LoadBf16, 1, output_block>(rows, t.x + column, 0, stop - column, part);
+    for (int o = 0; o < output_block; ++o) sum[o] = column == begin ? part[0][o] : sum[o] + part[0][o];
+    column = stop;
+  }
+}
+
+static inline int64_t matmul_row(const MatmulTile& t, int64_t first_end, int64_t second_begin) {
+  int64_t output = t.first_output;
+  const bool has0 = t.first_column < first_end, has1 = second_begin < t.last_column;
+  for (; output + output_block <= t.last_output; output += output_block) {
+    float sum0[output_block] = {}, sum1[output_block] = {};
+    if (has0) leaf_of_four(t, output, t.first_column, first_end, sum0);
+    if (has1) leaf_of_four(t, output, second_begin, t.last_column, sum1);
+    for (int o = 0; o < output_block; ++o) t.y[output + o] = has0 && has1 ? sum0[o] + sum1[o] : has0 ? sum0[o] : sum1[o];
+  }
+  return output;
+}
+
 static void matmul(const MatmulTile& t) {
   const int64_t cut = t.w->leaf_columns;
   const int64_t first_end = cut < t.last_column ? cut : t.last_column;
   const int64_t second_begin = cut > t.first_column ? cut : t.first_column;
-  for (int64_t output = t.first_output; output < t.last_output; output += output_block) {
+  int64_t start = t.first_output;
+  if (t.rows == 1 && t.w->format == WeightFormat::bf16) start = matmul_row(t, first_end, second_begin);
+  for (int64_t output = start; output < t.last_output; output += output_block) {
     const int64_t outputs = t.last_output - output < output_block ? t.last_output - output : output_block;
     float leaf0[max_tile_rows][output_block], leaf1[max_tile_rows][output_block];
     const bool has0 = t.first_column < first_end, has1 = second_begin < t.last_column;

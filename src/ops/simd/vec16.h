@@ -215,6 +215,52 @@ static inline Vec exponent_difference(Vec a, Vec b, int halves) {
 
 #endif
 
+// Thirty-two values as two vectors in the order that unpacking BF16 gives for free: the first holds values 8i … 8i+3, the
+// second 8i+4 … 8i+7, for i = 0 … 3. So value j of a group of 32 belongs to lane j/8·4 + j%4.
+struct Pair {
+  Vec first, second;
+};
+#if defined(TANDEM_SIMD_AVX512)
+static inline Pair bf16_pair(const std::byte* p) {
+  __m512i bits = _mm512_loadu_si512(p);
+  asm("" : "+v"(bits));  // one load, or the compiler folds it into both unpacks and the load ports become the limit
+  const __m512i none = _mm512_setzero_si512();
+  return {{_mm512_castsi512_ps(_mm512_unpacklo_epi16(none, bits))}, {_mm512_castsi512_ps(_mm512_unpackhi_epi16(none, bits))}};
+}
+static inline Pair float_pair(const float* p) {
+  const Vec low = load(p), high = load(p + 16);
+  return {{_mm512_shuffle_f32x4(low.v, high.v, 0x88)}, {_mm512_shuffle_f32x4(low.v, high.v, 0xdd)}};
+}
+#elif defined(TANDEM_SIMD_AVX2)
+static inline Pair bf16_pair(const std::byte* p) {
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p + 32));
+  const __m256i none = _mm256_setzero_si256();
+  return {{_mm256_castsi256_ps(_mm256_unpacklo_epi16(none, a)), _mm256_castsi256_ps(_mm256_unpacklo_epi16(none, b))},
+          {_mm256_castsi256_ps(_mm256_unpackhi_epi16(none, a)), _mm256_castsi256_ps(_mm256_unpackhi_epi16(none, b))}};
+}
+static inline Pair float_pair(const float* p) {
+  const Vec low = load(p), high = load(p + 16);
+  return {{_mm256_permute2f128_ps(low.lo, low.hi, 0x20), _mm256_permute2f128_ps(high.lo, high.hi, 0x20)},
+          {_mm256_permute2f128_ps(low.lo, low.hi, 0x31), _mm256_permute2f128_ps(high.lo, high.hi, 0x31)}};
+}
+#else
+static inline Pair float_pair(const float* p) {
+  float first[16], second[16];
+  for (int i = 0; i < 4; ++i) {
+    std::memcpy(first + 4 * i, p + 8 * i, 16);
+    std::memcpy(second + 4 * i, p + 8 * i + 4, 16);
+  }
+  return {load(first), load(second)};
+}
+static inline Pair bf16_pair(const std::byte* p) {
+  float values[32];
+  store(values, load_bf16(p));
+  store(values + 16, load_bf16(p + 32));
+  return float_pair(values);
+}
+#endif
+
 static inline Vec load_bf16_partial(const std::byte* p, int64_t n) {
   std::byte lanes[32] = {};
   std::memcpy(lanes, p, static_cast<size_t>(n) * 2);
