@@ -1,6 +1,7 @@
 // Chat replies as JSON text, keys in the order of D.4.
 #include "api/chat_reply.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace tandem::api {
@@ -26,13 +27,18 @@ Json usage_json(const Usage& usage) {
   return json;
 }
 
+// Three decimals: milliseconds measured by a clock of microseconds.
+Json rounded(const std::optional<double>& value) {
+  return value ? Json(std::round(*value * 1000) / 1000) : Json(nullptr);
+}
+
 Json metrics_json(const Metrics& metrics) {
   Json json;
-  json["time_to_first_token_ms"] = or_null(metrics.time_to_first_token_ms);
-  json["generation_time_ms"] = or_null(metrics.generation_time_ms);
-  json["queue_time_ms"] = or_null(metrics.queue_time_ms);
-  json["mean_itl_ms"] = or_null(metrics.mean_itl_ms);
-  json["tokens_per_second"] = or_null(metrics.tokens_per_second);
+  json["time_to_first_token_ms"] = rounded(metrics.time_to_first_token_ms);
+  json["generation_time_ms"] = rounded(metrics.generation_time_ms);
+  json["queue_time_ms"] = rounded(metrics.queue_time_ms);
+  json["mean_itl_ms"] = rounded(metrics.mean_itl_ms);
+  json["tokens_per_second"] = rounded(metrics.tokens_per_second);
   json["seed"] = metrics.seed;
   return json;
 }

@@ -17,7 +17,8 @@ namespace tandem::api {
 
 namespace {
 
-constexpr size_t max_stop_strings = 64;
+constexpr size_t max_stop_strings = 64, max_stop_bytes = 64 * 1024;
+constexpr size_t max_model_name = 256;  // it is repeated in every chunk
 constexpr int64_t any_integer = std::numeric_limits<int64_t>::max();
 
 // Below this temperature the reply is greedy; from there up to min_temperature it is raised (D.2).
@@ -170,7 +171,8 @@ void log_unknown_fields(const JsonBody& body) {
   static std::set<std::string> logged;
   constexpr size_t max_logged = 256, max_length = 64;
   for (const std::string& name : body.names()) {
-    if (is_known(name) || name.size() > max_length) continue;
+    const bool printable = std::all_of(name.begin(), name.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
+    if (is_known(name) || name.size() > max_length || !printable) continue;
     const std::lock_guard lock(mutex);
     if (logged.size() < max_logged && logged.insert(name).second) {
       log(LogLevel::warning, "chat request: unknown field '{}' ignored (logged once)", name);
@@ -275,12 +277,21 @@ void read_stops(const JsonBody& body, const ServedModel& model, ChatRequest& req
   if (request.stop.size() > max_stop_strings) {
     throw invalid_field("stop", fmt::format("{} entries; expected at most {}", request.stop.size(), max_stop_strings));
   }
+  size_t bytes = 0;
   for (size_t i = 0; i < request.stop.size(); ++i) {
     if (request.stop[i].empty()) throw invalid_field("stop", fmt::format("entry {} is empty", i));
+    bytes += request.stop[i].size();
+  }
+  if (bytes > max_stop_bytes) {
+    throw invalid_field("stop", fmt::format("{} bytes in all; expected at most {}", bytes, max_stop_bytes));
   }
   for (const int64_t id : body.integers("stop_token_ids", 0, model.vocab_size - 1).value_or(std::vector<int64_t>{})) {
     request.stop_token_ids.push_back(static_cast<int32_t>(id));
   }
+  // Every step looks through this list, so it must not be longer than the vocabulary.
+  auto& ids = request.stop_token_ids;
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   request.include_stop_str_in_output = body.boolean("include_stop_str_in_output").value_or(false);
   request.ignore_eos = body.boolean("ignore_eos").value_or(false);
 }
@@ -290,6 +301,9 @@ void read_stops(const JsonBody& body, const ServedModel& model, ChatRequest& req
 ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
   ChatRequest request;
   request.model = body.string("model").value_or("");
+  if (request.model.size() > max_model_name) {
+    throw invalid_field("model", fmt::format("{} bytes; expected at most {}", request.model.size(), max_model_name));
+  }
   request.stream = body.boolean("stream").value_or(false);
   if (const auto options = body.object("stream_options")) {
     request.include_usage = options->boolean("include_usage").value_or(false);

@@ -163,6 +163,13 @@ TEST(ChatRequest, UpTo64StopStrings) {
   expect_refused("\"stop\":[" + list + ",\"64\"]", "stop");
 }
 
+TEST(ChatRequest, WhatIsKeptOrRepeatedIsBounded) {
+  expect_refused("\"stop\":[\"" + std::string(65537, 'x') + "\"]", "stop");
+  EXPECT_EQ(parse("\"stop\":[\"" + std::string(65536, 'x') + "\"]").stop.size(), 1u);
+  expect_refused("\"model\":\"" + std::string(257, 'x') + "\"", "model");
+  EXPECT_EQ(parse(R"("stop_token_ids":[9,3,9,3,3])").stop_token_ids, (std::vector<int32_t>{3, 9}));
+}
+
 TEST(ChatRequest, RefusesWhatWouldChangeTheReply) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"n", "2"},

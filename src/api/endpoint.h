@@ -16,6 +16,7 @@ struct HttpRequest {
   std::string path;        // percent-decoded, without query and trailing slash
   std::string request_id;  // X-Request-Id of the client or one made by the server: printable, at most 256 bytes
   std::string body;
+  std::shared_ptr<void> body_share;  // of the memory that all bodies together may take; lives as long as the body
 };
 
 struct Reply {

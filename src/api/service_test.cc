@@ -32,7 +32,7 @@ class ServiceTest : public testing::Test {
         const bool prefix = route.path.ends_with("/*") && path.starts_with(route.path.substr(0, route.path.size() - 1));
         if (route.method != method || (route.path != path && !prefix)) continue;
         try {
-          route.handler({method, path, "test-id", body}, responder);
+          route.handler({method, path, "test-id", body, nullptr}, responder);
         } catch (const ApiError& error) {
           responder->reply(error.reply());
         }

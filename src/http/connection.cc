@@ -87,10 +87,11 @@ std::optional<ApiError> check_protocol(const beast::http::request<beast::http::s
 }  // namespace
 
 Connection::Connection(asio::ip::tcp::socket socket, const Router& router, const Limits& limits,
-                       std::function<void(Connection*)> on_closed)
+                       const BodyBudget& bodies, std::function<void(Connection*)> on_closed)
     : socket_(std::move(socket)),
       router_(router),
       limits_(limits),
+      bodies_(bodies),
       on_closed_(std::move(on_closed)),
       deadline_(socket_.get_executor()),
       write_deadline_(socket_.get_executor()),
@@ -134,6 +135,7 @@ void Connection::arm(Timer& timer, std::chrono::milliseconds duration) {
 void Connection::next_request() {
   answered_.reset();
   parser_.reset();
+  body_share_.reset();
   unread_ = true;
   if (shutting_down_) return close();
   state_ = State::idle;
@@ -202,6 +204,9 @@ void Connection::on_head(ErrorCode error) {
   if (parser_->content_length().value_or(0) > limits_.body_bytes) {
     return refuse(api::too_large(limits_.body_bytes).reply(), false);
   }
+  body_share_ = bodies_.share();
+  if (!body_share_->grow_to(parser_->content_length().value_or(0)))
+    return refuse(api::unavailable("Too many large requests.").reply(), false);
   if (!parser_->is_done() && !message["Expect"].empty()) write(response_head(100, {}));
   parser_->body_limit(limits_.body_bytes);
   parser_->eager(true);
@@ -210,6 +215,10 @@ void Connection::on_head(ErrorCode error) {
 }
 
 void Connection::read_body() {
+  // The length of a chunked body is known only as it comes.
+  if (!body_share_->grow_to(parser_->get().body().size())) {
+    return refuse(api::unavailable("Too many large requests.").reply(), false);
+  }
   if (parser_->is_done()) return dispatch();
   arm(deadline_, limits_.body_idle);
   beast::http::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
@@ -256,6 +265,7 @@ void Connection::dispatch() {
   request.path = decision_.path;
   request.request_id = request_id_;
   request.body = std::move(message.body());
+  request.body_share = std::exchange(body_share_, nullptr);
   log(LogLevel::debug, "request {}: {} {}, {} bytes", request_id_, request.method, request.path, request.body.size());
   unread_ = false;
   const auto answer = make_answer();
@@ -338,6 +348,8 @@ void Connection::abandoned() {
 
 void Connection::linger() {
   state_ = State::lingering;
+  parser_.reset();
+  body_share_.reset();
   ErrorCode ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   buffer_.consume(buffer_.size());

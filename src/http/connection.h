@@ -14,6 +14,7 @@
 
 #include "api/endpoint.h"
 #include "http/answer.h"
+#include "http/body_budget.h"
 #include "http/limits.h"
 #include "http/router.h"
 
@@ -21,8 +22,8 @@ namespace tandem::http {
 
 class Connection : public Outlet, public std::enable_shared_from_this<Connection> {
  public:
-  // `router` and `limits` must outlive the connection; on_closed is called once.
-  Connection(boost::asio::ip::tcp::socket socket, const Router& router, const Limits& limits,
+  // `router`, `limits` and `bodies` must outlive the connection; on_closed is called once.
+  Connection(boost::asio::ip::tcp::socket socket, const Router& router, const Limits& limits, const BodyBudget& bodies,
              std::function<void(Connection*)> on_closed);
 
   void start();
@@ -61,6 +62,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   boost::asio::ip::tcp::socket socket_;
   const Router& router_;
   const Limits& limits_;
+  const BodyBudget& bodies_;
   std::function<void(Connection*)> on_closed_;
 
   State state_ = State::idle;
@@ -73,6 +75,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   size_t discarded_ = 0;
   std::optional<Parser> parser_;
   Decision decision_;
+  std::shared_ptr<BodyBudget::Share> body_share_;
   std::string request_id_;
   Framing framing_;
   std::weak_ptr<Answer> answer_;

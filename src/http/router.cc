@@ -42,20 +42,25 @@ bool path_matches(const std::string& pattern, const std::string& path) {
 
 }  // namespace
 
-bool is_loopback_host(std::string_view host) {
+std::string host_name(std::string_view host) {
+  size_t end = host.find(':');
   if (host.starts_with('[')) {
-    const size_t end = host.find(']');
-    return end != std::string_view::npos && host.substr(0, end + 1) == "[::1]" &&
-           (end + 1 == host.size() || host[end + 1] == ':');
+    end = host.find(']');
+    if (end == std::string_view::npos || (++end < host.size() && host[end] != ':')) return {};
   }
-  std::string name(host.substr(0, host.find(':')));
+  std::string name(host.substr(0, end));
   std::transform(name.begin(), name.end(), name.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return name == "localhost" || name == "127.0.0.1";
+  return name;
 }
 
-Router::Router(std::vector<api::Route> routes, KeyRing keys, bool loopback)
-    : routes_(std::move(routes)), keys_(std::move(keys)), loopback_(loopback) {}
+bool is_loopback_name(std::string_view name) {
+  if (name == "localhost" || name == "[::1]") return true;
+  return name.starts_with("127.") && name.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
+Router::Router(std::vector<api::Route> routes, KeyRing keys, bool loopback, std::string own_name)
+    : routes_(std::move(routes)), keys_(std::move(keys)), loopback_(loopback), own_name_(host_name(own_name)) {}
 
 Headers Router::common_headers() const {
   if (!cors_allowed()) return {};
@@ -84,8 +89,11 @@ bool Router::authorised(const RequestHead& head) const {
 std::optional<api::Reply> Router::refuse(const RequestHead& head, bool open) const {
   // Without a key the loopback address is the only guard, and a web page whose name was re-bound to 127.0.0.1 would get
   // past it; such a page still sends its own name as Host.
-  if (keys_.empty() && loopback_ && !head.host.empty() && !is_loopback_host(head.host)) {
-    return ApiError(403, "permission_error", "This server answers to localhost, 127.0.0.1 and [::1] only.").reply();
+  if (keys_.empty() && loopback_ && !head.host.empty()) {
+    const std::string name = host_name(head.host);
+    if (name.empty() || (!is_loopback_name(name) && name != own_name_)) {
+      return ApiError(403, "permission_error", "This server answers to localhost, 127.0.0.1 and [::1] only.").reply();
+    }
   }
   if (!open && !authorised(head)) {
     return ApiError(401, "authentication_error", "Missing or wrong API key.", {}, "invalid_api_key").reply();

@@ -33,8 +33,8 @@ struct Decision {
 
 class Router {
  public:
-  // loopback: the listener can be reached from this machine only.
-  Router(std::vector<api::Route> routes, KeyRing keys, bool loopback);
+  // loopback: the listener can be reached from this machine only, and `own_name` is what it was told to listen on.
+  Router(std::vector<api::Route> routes, KeyRing keys, bool loopback, std::string own_name);
 
   // Routes stay valid as long as the router.
   Decision decide(const RequestHead& head) const;
@@ -50,9 +50,12 @@ class Router {
   std::vector<api::Route> routes_;
   KeyRing keys_;
   bool loopback_;
+  std::string own_name_;
 };
 
-// Host of a "Host" field is this machine by one of its loopback names: localhost, 127.0.0.1, [::1], any port.
-bool is_loopback_host(std::string_view host);
+// Name of a "Host" field without its port, in lower case; empty when it is malformed.
+std::string host_name(std::string_view host);
+// localhost, 127.x.x.x or [::1].
+bool is_loopback_name(std::string_view name);
 
 }  // namespace tandem::http

@@ -13,8 +13,8 @@ std::vector<api::Route> routes() {
           {"GET", "/v1/models/*", false, handler}, {"POST", "/v1/chat/completions", false, handler}};
 }
 
-Router open_router() { return {routes(), KeyRing({}), true}; }
-Router keyed_router() { return {routes(), KeyRing({"first", "second"}), false}; }
+Router open_router() { return {routes(), KeyRing({}), true, "myhost"}; }
+Router keyed_router() { return {routes(), KeyRing({"first", "second"}), false, "0.0.0.0"}; }
 
 RequestHead head(const std::string& method, const std::string& target) {
   RequestHead head;
@@ -113,11 +113,13 @@ TEST(Router, CompressedBodies) {
 TEST(Router, LoopbackWithoutKeyAnswersToLoopbackNamesOnly) {
   const Router router = open_router();
   RequestHead request = head("GET", "/health");
-  for (const auto* host : {"localhost", "LOCALHOST:1", "127.0.0.1:8012", "[::1]", "[::1]:8012"}) {
+  for (const auto* host :
+       {"localhost", "LOCALHOST:1", "127.0.0.1:8012", "127.0.1.1:1", "[::1]", "[::1]:8012", "MyHost:8012"}) {
     request.host = host;
     EXPECT_EQ(refusal(router, request), 0) << host;
   }
-  for (const auto* host : {"evil.example", "127.0.0.1.evil.example", "localhost.evil", "[::2]:1", "[::1"}) {
+  for (const auto* host :
+       {"evil.example", "127.0.0.1.evil.example", "localhost.evil", "[::2]:1", "[::1", "[::1]x", "127.evil", ":80"}) {
     request.host = host;
     EXPECT_EQ(refusal(router, request), 403) << host;
   }
@@ -138,7 +140,7 @@ TEST(Router, Preflight) {
     EXPECT_EQ(router.common_headers().at(0).second, "*");
   }
   // Beyond loopback and without a key no other page may use the server.
-  const Router insecure(routes(), KeyRing({}), false);
+  const Router insecure(routes(), KeyRing({}), false, "0.0.0.0");
   EXPECT_EQ(header(*insecure.decide(request).reply, "Access-Control-Allow-Headers"), "");
   EXPECT_TRUE(insecure.common_headers().empty());
 }

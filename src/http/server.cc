@@ -54,7 +54,9 @@ auto guarded(Task task, const char* where) {
 // The io_context is first, so that it goes last: queued tasks and pool tasks refer to it.
 struct Server::State {
   explicit State(ServerOptions server_options)
-      : options(std::move(server_options)), pool(static_cast<size_t>(std::max(options.workers, 1))) {}
+      : options(std::move(server_options)),
+        bodies(options.limits.all_bodies_bytes),
+        pool(static_cast<size_t>(std::max(options.workers, 1))) {}
 
   void listen();
   void accept();
@@ -63,6 +65,7 @@ struct Server::State {
   void wait_signal();
 
   ServerOptions options;
+  BodyBudget bodies;
   asio::io_context io;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> guard;
   tcp::acceptor acceptor{io};
@@ -133,7 +136,7 @@ void Server::State::accept() {
       return;
     }
     auto connection =
-        std::make_shared<Connection>(std::move(socket), *router, options.limits, [this](Connection* closed) {
+        std::make_shared<Connection>(std::move(socket), *router, options.limits, bodies, [this](Connection* closed) {
           connections.erase(closed);
           if (closing && connections.empty()) io.stop();
           if (!accepting) accept();
@@ -189,7 +192,7 @@ std::string Server::url() const {
 }
 
 void Server::start(std::vector<api::Route> routes) {
-  state_->router.emplace(std::move(routes), KeyRing(state_->options.api_keys), state_->loopback);
+  state_->router.emplace(std::move(routes), KeyRing(state_->options.api_keys), state_->loopback, state_->options.host);
   state_->guard.emplace(state_->io.get_executor());
   asio::post(state_->io, [this] { state_->accept(); });
   state_->thread = std::thread([this] {

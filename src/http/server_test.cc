@@ -248,6 +248,28 @@ TEST_F(ServerTest, ChunkedBodyHasTheSameLimit) {
   EXPECT_EQ(status(client.read_all()), 413);
 }
 
+TEST_F(ServerTest, BodiesShareABudget) {
+  Limits limits;
+  limits.all_bodies_bytes = 1000;
+  start(limits);
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: localhost\r\n";
+  TestClient first(server_->port());
+  first.send(head + "Content-Length: 900\r\n\r\n");
+  std::this_thread::sleep_for(20ms);
+  TestClient second(server_->port()), chunked(server_->port());
+  second.send(post("/echo", std::string(200, 'x')));
+  const std::string refused = second.read_all();
+  EXPECT_EQ(status(refused), 503);
+  EXPECT_NE(refused.find("Retry-After: 5\r\n"), std::string::npos);
+  chunked.send(head + "Transfer-Encoding: chunked\r\n\r\nc8\r\n" + std::string(200, 'x') + "\r\n0\r\n\r\n");
+  EXPECT_EQ(status(chunked.read_all()), 503);
+  first.send(std::string(900, 'x'));
+  EXPECT_EQ(status(first.read_response()), 200);
+  TestClient third(server_->port());  // the first body has been given back
+  third.send(post("/echo", std::string(900, 'x')));
+  EXPECT_EQ(status(third.read_response()), 200);
+}
+
 TEST_F(ServerTest, Continue) {
   start();
   TestClient client(server_->port());
