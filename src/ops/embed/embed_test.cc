@@ -1,0 +1,50 @@
+// Token embedding: exact copies of stored rows.
+#include "ops/embed/embed.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/error.h"
+#include "ops/test_random.h"
+
+namespace tandem::ops {
+namespace {
+
+using test::Random;
+
+TEST(Embed, CopiesTheRowIntoEveryStream) {
+  Random random(1);
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::f32}) {
+    for (const int64_t copies : {1, 4}) {
+      const int64_t hidden = 21, stride = copies * hidden + 3;
+      const auto table = test::random_matrix(random, format, 11, hidden, {.misaligned = 1});
+      const std::vector<int32_t> tokens = {0, 10, 3, 3};
+      std::vector<float> out(static_cast<size_t>(4 * stride), 99.0f), expected = out;
+      for (int64_t r = 0; r < 4; ++r) {
+        for (int64_t i = 0; i < copies * hidden; ++i) {
+          expected[static_cast<size_t>(r * stride + i)] =
+              table.values[static_cast<size_t>(tokens[static_cast<size_t>(r)] * hidden + i % hidden)];
+        }
+      }
+      embed(table.view, tokens, copies, out.data(), stride);
+      EXPECT_TRUE(test::same_bits(out, expected));
+    }
+  }
+}
+
+TEST(Embed, BadTokensAndFormatsAreErrors) {
+  Random random(2);
+  std::vector<float> out(8);
+  const auto table = test::random_matrix(random, WeightFormat::bf16, 5, 8);
+  for (const int32_t token : {-1, 5, 1 << 30}) {
+    const std::vector<int32_t> tokens = {token};
+    EXPECT_THROW(embed(table.view, tokens, 1, out.data(), 8), Error) << token;
+  }
+  const auto fp8 = test::random_matrix(random, WeightFormat::fp8_block, 5, 8);
+  const std::vector<int32_t> tokens = {1};
+  EXPECT_THROW(embed(fp8.view, tokens, 1, out.data(), 8), Error);
+}
+
+}  // namespace
+}  // namespace tandem::ops

@@ -1,0 +1,265 @@
+// Which tokens a row attends to, against spec/model.md 4.5: scores in double precision, the choice by sorting.
+#include "ops/index/index_select.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "ops/test_random.h"
+
+namespace tandem::ops {
+namespace {
+
+using test::Random;
+
+struct Problem {
+  int64_t heads, dim, kpool, budget, position, rows;
+  std::vector<float> q, weights, keys;  // keys by pool number
+
+  int64_t pools() const { return (position + rows) / kpool; }
+};
+
+Problem make_problem(Random& random, int64_t heads, int64_t dim, int64_t kpool, int64_t budget, int64_t position,
+                     int64_t rows) {
+  Problem p{heads, dim, kpool, budget, position, rows, {}, {}, {}};
+  p.q = random.normals(rows * heads * dim);
+  p.weights = random.normals(rows * heads);  // both signs: scores may be negative
+  p.keys = random.normals(std::max<int64_t>(1, p.pools()) * dim);
+  return p;
+}
+
+struct Found {
+  std::vector<std::vector<int32_t>> selected;
+  std::vector<float> gaps;
+};
+
+// Lays the keys into pages in a scrambled order, with NaN everywhere else, and selects.
+Found select(device::Threads& threads, const Problem& p) {
+  const int64_t rows_of_page = page_rows / p.kpool, pages = p.pools() / rows_of_page + 1;
+  std::vector<int32_t> page_table;
+  for (int64_t i = 0; i < pages; ++i) page_table.push_back(static_cast<int32_t>(2 * (pages - i)));
+  std::vector<float> pool = test::unwritten((2 * pages + 1) * rows_of_page * p.dim);
+  IndexSelect a;
+  a.pooled = {pool.data(), page_table.data(), rows_of_page, p.dim};
+  for (int64_t i = 0; i < p.pools(); ++i) std::copy_n(p.keys.begin() + i * p.dim, p.dim, a.pooled.row(i));
+  a.heads = p.heads;
+  a.dim = p.dim;
+  a.kpool = p.kpool;
+  a.budget = p.budget;
+  a.position = p.position;
+  a.rows = p.rows;
+  a.q = p.q.data();
+  std::vector<float> weights = p.weights;
+  a.head_weights = weights.data();
+  a.max_pools = p.pools() + 1;
+  std::vector<float> scores = test::unwritten(threads.count() * a.max_pools);
+  std::vector<int32_t> order(scores.size(), -7);
+  a.scores = scores.data();
+  a.order = order.data();
+  a.max_selected = (p.budget + 1) * p.kpool - 1;
+  std::vector<int32_t> selected(static_cast<size_t>(p.rows * a.max_selected), -1),
+      counts(static_cast<size_t>(p.rows), -1);
+  a.selected = selected.data();
+  a.counts = counts.data();
+  Found found;
+  found.gaps = test::unwritten(p.rows);
+  a.gaps = found.gaps.data();
+  index_select(threads, a);
+  for (int64_t r = 0; r < p.rows; ++r) {
+    const auto row = selected.begin() + r * a.max_selected;
+    found.selected.emplace_back(row, row + counts[static_cast<size_t>(r)]);
+  }
+  return found;
+}
+
+std::vector<double> scores_double(const Problem& p, int64_t row, int64_t pools) {
+  std::vector<double> out;
+  for (int64_t pool = 0; pool < pools; ++pool) {
+    double score = 0;
+    for (int64_t h = 0; h < p.heads; ++h) {
+      double dot = 0;
+      for (int64_t d = 0; d < p.dim; ++d) {
+        dot += static_cast<double>(p.q[static_cast<size_t>((row * p.heads + h) * p.dim + d)]) *
+               p.keys[static_cast<size_t>(pool * p.dim + d)];
+      }
+      score += p.weights[static_cast<size_t>(row * p.heads + h)] / std::sqrt(test::real(p.heads)) *
+               std::max(0.0, dot / std::sqrt(test::real(p.dim)));
+    }
+    out.push_back(score);
+  }
+  return out;
+}
+
+// Tokens of the best pools by (score descending, pool ascending) and the tail; sets *gap to the distance at the cut.
+std::vector<int32_t> select_double(const Problem& p, int64_t row, double* gap) {
+  const int64_t t = p.position + row, pools = (t + 1) / p.kpool, taken = std::min(pools, p.budget);
+  const std::vector<double> scores = scores_double(p, row, pools);
+  std::vector<int64_t> order(static_cast<size_t>(pools));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
+  });
+  *gap = std::numeric_limits<double>::infinity();
+  if (taken < pools) {
+    const auto cut = static_cast<size_t>(taken);
+    *gap = scores[static_cast<size_t>(order[cut - 1])] - scores[static_cast<size_t>(order[cut])];
+  }
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < taken; ++i) {
+    for (int64_t j = 0; j < p.kpool; ++j)
+      tokens.push_back(static_cast<int32_t>(order[static_cast<size_t>(i)] * p.kpool + j));
+  }
+  for (int64_t j = pools * p.kpool; j <= t; ++j) tokens.push_back(static_cast<int32_t>(j));
+  std::sort(tokens.begin(), tokens.end());
+  return tokens;
+}
+
+void expect_formula(device::Threads& threads, const Problem& p, const char* what) {
+  const Found found = select(threads, p);
+  for (int64_t r = 0; r < p.rows; ++r) {
+    double gap = 0;
+    const std::vector<int32_t> expected = select_double(p, r, &gap);
+    const float found_gap = found.gaps[static_cast<size_t>(r)];
+    if (std::isinf(gap)) {
+      EXPECT_EQ(found_gap, std::numeric_limits<float>::infinity()) << what << " row " << r;
+    } else {
+      EXPECT_NEAR(found_gap, gap, 1e-5) << what << " row " << r;
+    }
+    if (gap < 1e-5) continue;  // another order of the sum may choose the other pool
+    EXPECT_EQ(found.selected[static_cast<size_t>(r)], expected) << what << " row " << r;
+  }
+}
+
+TEST(IndexSelect, AgainstDouble) {
+  device::Threads threads(3);
+  Random random(1);
+  for (const int64_t kpool : {1, 2, 4, 16}) {
+    for (const int64_t heads : {1, 5, 32, 64, 65, 130}) {
+      expect_formula(threads, make_problem(random, heads, 20, kpool, 6, 0, 40 * kpool), "from the start");
+      expect_formula(threads, make_problem(random, heads, 32, kpool, 9, 333, 7), "in the middle");
+    }
+  }
+  expect_formula(threads, make_problem(random, 32, 128, 4, 512, 4095, 6), "512 of 1024 pools, 17 pages");
+}
+
+TEST(IndexSelect, EverythingUpToTheDenseLimit) {
+  device::Threads threads(1);
+  Random random(2);
+  const int64_t kpool = 4, budget = 5, limit = budget * kpool + kpool - 1;  // tokens of context
+  const Found found = select(threads, make_problem(random, 3, 16, kpool, budget, 0, limit + 1));
+  for (int64_t t = 0; t <= limit; ++t) {
+    const std::vector<int32_t>& tokens = found.selected[static_cast<size_t>(t)];
+    std::vector<int32_t> all(static_cast<size_t>(t + 1));
+    std::iota(all.begin(), all.end(), 0);
+    if (t + 1 <= limit) {
+      EXPECT_EQ(tokens, all) << t;
+      EXPECT_EQ(found.gaps[static_cast<size_t>(t)], std::numeric_limits<float>::infinity());
+    } else {
+      EXPECT_EQ(tokens.size(), static_cast<size_t>(budget * kpool)) << "the first sparse context";
+      EXPECT_TRUE(std::isfinite(found.gaps[static_cast<size_t>(t)]));
+    }
+  }
+}
+
+// Zero queries: all scores are exactly 0, so the lowest pools win. Equal keys tie at another score.
+TEST(IndexSelect, TiesGoToTheLowerPool) {
+  device::Threads threads(1);
+  Random random(3);
+  Problem p = make_problem(random, 2, 16, 4, 3, 39, 1);
+  std::fill(p.q.begin(), p.q.end(), 0.0f);
+  const std::vector<int32_t> lowest = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  Found found = select(threads, p);
+  EXPECT_EQ(found.selected[0], lowest);
+  EXPECT_EQ(found.gaps[0], 0.0f);
+  p = make_problem(random, 2, 16, 4, 3, 39, 1);
+  for (size_t i = 0; i < p.keys.size(); ++i) p.keys[i] = p.keys[i % 16];
+  EXPECT_EQ(select(threads, p).selected[0], lowest);
+}
+
+// One head, keys on a line: scores can be set by hand. `values` is what every pool scores up to a positive factor.
+Problem line(const std::vector<float>& values, int64_t budget, int64_t position) {
+  Problem p{1, 1, 4, budget, position, 1, {1.0f}, {1.0f}, values};
+  if (std::any_of(values.begin(), values.end(), [](float v) { return v < 0; })) {
+    p.q[0] = -1.0f;  // ReLU keeps the negative ones, the weight makes them negative scores
+    p.weights[0] = -1.0f;
+  }
+  return p;
+}
+
+TEST(IndexSelect, OwnPoolMustWinByScore) {
+  device::Threads threads(1);
+  // t = 15 completes pool 3, which scores least: the row does not attend to itself.
+  EXPECT_EQ(select(threads, line({3, 4, 5, 1}, 2, 15)).selected[0], (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(select(threads, line({3, 4, 5, 9}, 2, 15)).selected[0],
+            (std::vector<int32_t>{8, 9, 10, 11, 12, 13, 14, 15}));
+}
+
+TEST(IndexSelect, TheTailIsAlwaysThere) {
+  device::Threads threads(1);
+  const std::vector<float> values = {3, 4, 5, 1};
+  EXPECT_EQ(select(threads, line(values, 2, 16)).selected[0], (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11, 16}));
+  EXPECT_EQ(select(threads, line(values, 2, 18)).selected[0],
+            (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18}));
+}
+
+TEST(IndexSelect, NegativeScoresAreOrderedToo) {
+  device::Threads threads(1);
+  EXPECT_EQ(select(threads, line({-3, -1, -2, -4}, 2, 15)).selected[0],
+            (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(select(threads, line({-3, 1, -2, -4}, 1, 15)).selected[0],  // 0 is more than every negative score
+            (std::vector<int32_t>{4, 5, 6, 7}));
+}
+
+// A pool that a later row of the segment completes is no candidate for earlier rows.
+TEST(IndexSelect, LaterPoolsAreNoCandidates) {
+  device::Threads threads(1);
+  Problem p = line({1, 2, 3, 100}, 2, 12);
+  p.rows = 4;
+  p.q.assign(4, 1.0f);
+  p.weights.assign(4, 1.0f);
+  const Found found = select(threads, p);
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(found.selected[r].size(), 8 + r + 1);
+    EXPECT_EQ(found.selected[r][7], 11);
+  }
+  EXPECT_EQ(found.selected[3], (std::vector<int32_t>{8, 9, 10, 11, 12, 13, 14, 15}));
+}
+
+TEST(IndexSelect, DoesNotDependOnRowsAndThreads) {
+  device::Threads one(1), three(3);
+  Random random(4);
+  const Problem p = make_problem(random, 5, 24, 4, 8, 100, 70);
+  const Found all = select(three, p);
+  for (int64_t r = 0; r < p.rows; ++r) {
+    Problem single = p;
+    single.position += r;
+    single.rows = 1;
+    const auto width = p.heads * p.dim;
+    single.q.assign(p.q.begin() + r * width, p.q.begin() + (r + 1) * width);
+    single.weights.assign(p.weights.begin() + r * p.heads, p.weights.begin() + (r + 1) * p.heads);
+    const Found found = select(one, single);
+    EXPECT_EQ(found.selected[0], all.selected[static_cast<size_t>(r)]) << r;
+    EXPECT_TRUE(test::same_bits(found.gaps[0], all.gaps[static_cast<size_t>(r)])) << r;
+  }
+}
+
+TEST(ExpandSelection, TokensOfPoolsThenTheTail) {
+  const int32_t pools[] = {0, 2, 5};
+  int32_t out[16];
+  EXPECT_EQ(expand_selection(pools, 3, 25, 4, out), 14);
+  EXPECT_EQ(std::vector<int32_t>(out, out + 14),
+            (std::vector<int32_t>{0, 1, 2, 3, 8, 9, 10, 11, 20, 21, 22, 23, 24, 25}));
+  EXPECT_EQ(expand_selection(pools, 3, 23, 4, out), 12);  // t completes its pool: no tail
+  EXPECT_EQ(expand_selection(pools, 0, 2, 4, out), 3);
+  EXPECT_EQ(std::vector<int32_t>(out, out + 3), (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(expand_selection(pools, 2, 7, 1, out), 2);
+  EXPECT_EQ(out[1], 2);
+}
+
+}  // namespace
+}  // namespace tandem::ops

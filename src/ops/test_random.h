@@ -1,0 +1,165 @@
+// Random numbers, stored matrices and comparisons that the tests of this room share. The comparisons are of two kinds:
+// against a formula in double precision with a bound, and of bits where the order of a sum is a promise.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "ops/linear/matrix.h"
+#include "ops/simd/fp8.h"
+
+namespace tandem::ops::test {
+
+inline double real(int64_t n) { return static_cast<double>(n); }
+
+// splitmix64: the same numbers with every standard library.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+
+  uint64_t bits() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  int64_t below(int64_t n) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
+  float uniform(float low, float high) {
+    const double share = static_cast<double>(bits() >> 11) * 0x1p-53;
+    return static_cast<float>(low + (static_cast<double>(high) - low) * share);
+  }
+  float normal(float scale = 1.0f) {
+    double sum = 0;
+    for (int i = 0; i < 12; ++i) sum += static_cast<double>(bits() >> 11) * 0x1p-53;
+    return static_cast<float>((sum - 6.0) * scale);
+  }
+  std::vector<float> normals(int64_t n, float scale = 1.0f) {
+    std::vector<float> out(static_cast<size_t>(n));
+    for (float& x : out) x = normal(scale);
+    return out;
+  }
+  std::vector<float> uniforms(int64_t n, float low, float high) {
+    std::vector<float> out(static_cast<size_t>(n));
+    for (float& x : out) x = uniform(low, high);
+    return out;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
+
+// Memory that nothing may read before it is written.
+inline std::vector<float> unwritten(int64_t n) { return std::vector<float>(static_cast<size_t>(n), not_a_number); }
+
+// Equal bits; two NaN are equal (which operand's payload survives is up to the compiler).
+inline bool same_bits(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+inline ::testing::AssertionResult same_bits(const float* a, const float* b, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (!same_bits(a[i], b[i])) {
+      return ::testing::AssertionFailure()
+             << "value " << i << " of " << n << ": " << std::hexfloat << a[i] << " and " << b[i];
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+inline ::testing::AssertionResult same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << a.size() << " and " << b.size() << " values";
+  return same_bits(a.data(), b.data(), static_cast<int64_t>(a.size()));
+}
+
+// max|a − b| ≤ bound·max|b|, and everything finite.
+inline ::testing::AssertionResult close(const std::vector<float>& a, const std::vector<double>& b, double bound) {
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << a.size() << " and " << b.size() << " values";
+  double largest = 0, worst = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!std::isfinite(a[i])) return ::testing::AssertionFailure() << "value " << i << " is " << a[i];
+    largest = std::max(largest, std::abs(b[i]));
+    if (std::abs(a[i] - b[i]) > worst) worst = std::abs(a[i] - b[i]), at = i;
+  }
+  if (worst <= bound * largest) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "value " << at << " of " << a.size() << " is " << a[at] << ", expected "
+                                       << b[at] << "; largest difference " << worst << ", largest value " << largest;
+}
+
+inline double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+inline double silu(double x) { return x * sigmoid(x); }
+
+inline uint16_t to_bf16(float x) {  // truncated: any bf16 value will do
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);
+}
+inline float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+// A matrix in memory of its own. Copying would leave `view` pointing at the original.
+struct StoredMatrix {
+  Matrix view;
+  std::vector<std::byte> data, scales;
+  std::vector<float> values;  // what the stored weights mean, [out, in]
+
+  StoredMatrix() = default;
+  StoredMatrix(StoredMatrix&&) = default;
+  StoredMatrix& operator=(StoredMatrix&&) = default;
+  double at(int64_t o, int64_t k) const { return values[static_cast<size_t>(o * view.in_features + k)]; }
+};
+
+struct MatrixOptions {
+  float scale = 1.0f;
+  int64_t leaf_columns = -1;  // −1: all
+  int64_t block_row = 0;
+  int64_t misaligned = 0;  // bytes past an aligned address
+};
+
+inline StoredMatrix random_matrix(Random& random, WeightFormat format, int64_t out, int64_t in,
+                                  const MatrixOptions& options = {}) {
+  StoredMatrix m;
+  const int64_t bytes = format == WeightFormat::f32 ? 4 : format == WeightFormat::bf16 ? 2 : 1;
+  const int64_t scale_columns = (in + 127) / 128, scale_rows = (options.block_row + out + 127) / 128;
+  m.data.resize(static_cast<size_t>(options.misaligned + out * in * bytes));
+  if (format == WeightFormat::fp8_block)
+    m.scales.resize(static_cast<size_t>(options.misaligned + 4 * scale_rows * scale_columns));
+  for (int64_t i = 0; i < scale_rows * scale_columns && format == WeightFormat::fp8_block; ++i) {
+    const float scale = random.uniform(0.001f, 0.01f) * options.scale;
+    std::memcpy(m.scales.data() + options.misaligned + 4 * i, &scale, 4);
+  }
+  for (int64_t i = 0; i < out * in; ++i) {
+    std::byte* at = m.data.data() + options.misaligned + i * bytes;
+    float value = random.normal(options.scale);
+    if (format == WeightFormat::f32) {
+      std::memcpy(at, &value, 4);
+    } else if (format == WeightFormat::bf16) {
+      const uint16_t half = to_bf16(value);
+      std::memcpy(at, &half, 2);
+      value = from_bf16(half);
+    } else {
+      const auto code = static_cast<uint8_t>(random.below(127) + 128 * random.below(2));  // every code but the two NaN
+      *at = static_cast<std::byte>(code);
+      const int64_t block = (options.block_row + i / in) / 128 * scale_columns + i % in / 128;
+      float scale;
+      std::memcpy(&scale, m.scales.data() + options.misaligned + 4 * block, 4);
+      value = fp8_e4m3_values[code] * scale;
+    }
+    m.values.push_back(value);
+  }
+  m.view.format = format;
+  m.view.data = m.data.data() + options.misaligned;
+  if (format == WeightFormat::fp8_block) m.view.block_scales = m.scales.data() + options.misaligned;
+  m.view.out_features = out;
+  m.view.in_features = in;
+  m.view.block_row = options.block_row;
+  m.view.leaf_columns = options.leaf_columns < 0 ? in : options.leaf_columns;
+  return m;
+}
+
+}  // namespace tandem::ops::test
