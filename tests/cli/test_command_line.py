@@ -1,0 +1,120 @@
+"""Help, version, unknown words, configuration files, the default model."""
+import os
+import re
+import shutil
+
+from program import NANO, PROGRAM, SMALL, SOURCE, TandemTest, main, tandem
+
+COMMANDS = ["serve", "chat", "generate", "inspect", "eval skills", "eval parity"]
+
+
+class CommandLine(TandemTest):
+    def test_version(self):
+        self.assertRegex(tandem("--version").out, r"^tandem \d+\.\d+\.\d+\n$")
+
+    def test_help_names_every_command(self):
+        for words in (["--help"], ["help"], ["-h"]):
+            result = tandem(*words)
+            self.assertEqual(result.status, 0)
+            for command in COMMANDS:
+                self.assertIn("  " + command, result.out)
+        nothing = tandem()
+        self.assertEqual(nothing.status, 2)
+        self.assertIn("Usage", nothing.out)
+
+    def test_every_command_has_help_with_examples(self):
+        for command in COMMANDS:
+            result = tandem(*command.split(), "--help")
+            self.assertEqual((result.status, result.err), (0, ""))
+            self.assertIn("Examples:\n", result.out)
+            self.assertIn("tandem " + command, result.out)
+
+    def test_unknown_words(self):
+        self.assert_fails(tandem("frobnicate"), 2, "frobnicate")
+        self.assert_fails(tandem("eval"), 2, "eval")
+        self.assert_fails(tandem("eval", "nothing"), 2, "eval nothing")
+        self.assert_fails(tandem("generate", "--frobnicate"), 2, "--frobnicate")
+        self.assert_fails(tandem("generate", NANO, "extra"), 2, "extra")
+        self.assert_fails(tandem("generate", NANO, "--max-tokens", "many"), 2, "many")
+        self.assert_fails(tandem("generate", NANO, "--kv-cache-memory", "3 bananas"), 2, "--kv-cache-memory")
+        self.assert_fails(tandem("serve", "--default-seed", "zero"), 2, "--default-seed")
+        self.assert_fails(tandem("serve", "--port", "70000"), 2, "--port")
+        self.assert_fails(tandem("eval", "parity"), 2, "--golden")
+
+    def test_inspect(self):
+        report = tandem("inspect", NANO, "--json").json()
+        self.assertEqual(next(iter(report.items())), ("schema", "tandem.inspect/1"))
+        self.assertIn("12,794,868", tandem("inspect", NANO).out)
+
+    def test_skills_minimum(self):
+        skills = self.write("skills.json", """[
+            {"skill": "fact", "reasoning_effort": "low", "expected_text": "</think>The capital of Norway is Oslo.",
+             "messages": [{"role": "user", "content": "What is the capital of Norway?"}]},
+            {"skill": "fact", "reasoning_effort": "low", "expected_text": "</think>No idea.",
+             "messages": [{"role": "user", "content": "What is the capital of Norway?"}]}]""")
+        result = tandem("eval", "skills", NANO, *SMALL, "--skills", skills)
+        self.assertEqual((result.status, result.err), (0, ""))
+        self.assertRegex(result.out, r"all +1 +2")
+        self.assertIn("No idea.", result.out)
+        report = tandem("eval", "skills", NANO, *SMALL, "--skills", skills, "--min", "2", "--json")
+        self.assertEqual(report.status, 1)
+        self.assertIn("1 exact; expected at least 2 of 2", report.err)
+        self.assertEqual((report.json()["schema"], report.json()["passed"]), ("tandem.skills/1", False))
+        self.assertEqual(report.json()["misses"][0]["entry"], 1)
+
+
+class Settings(TandemTest):
+    def print_config(self, *words):
+        result = tandem("serve", *words, "--print-config")
+        self.assertEqual((result.status, result.err), (0, ""))
+        return result.out
+
+    def test_line_over_file_over_default(self):
+        config = self.write("c.toml", 'port = 9000\nhost = "127.0.0.2"\nserved-model-name = ["a", "b"]\ninsecure = true\n'
+                                      'kv-cache-memory = "64MiB"\n')
+        text = self.print_config("--config", config, "--port", "9001")
+        for line in ("port=9001", 'host="127.0.0.2"', "insecure=true", "drain-timeout-s=30"):
+            self.assertIn(line + "\n", text)
+        self.assertRegex(text, r"served-model-name=.*a.*b")
+        self.assertRegex(text, r"kv-cache-memory=\"?(67108864|64MiB)")
+
+    def test_what_is_printed_can_be_read(self):
+        for words in ([], ["--port", "9001", "--served-model-name", "x", "--served-model-name", "y z", "--threads", "3",
+                           "--strict-model-name", "--sse-keepalive-s", "0.5", "--kv-cache-memory", "1MiB", NANO]):
+            printed = self.print_config(*words)
+            self.assertEqual(self.print_config("--config", self.write("c.toml", printed)), printed)
+
+    def test_keys_are_not_printed(self):
+        self.assertNotIn("sesame", self.print_config("--api-key", "sesame", "--api-key", "open sesame"))
+
+    def test_bad_files(self):
+        self.assert_fails(tandem("serve", "--config", self.path("none.toml")), 3, "none.toml")
+        self.assert_fails(tandem("serve", "--config", self.write("c.toml", "prot = 1\n")), 2, "prot")
+        self.assert_fails(tandem("serve", "--config", self.write("c.toml", "port = high\n")), 2, "port")
+
+
+class DefaultModel(TandemTest):
+    WORDS = ("generate", *SMALL, "--prompt", "a", "--max-tokens", "1", "--json")
+
+    def test_source_tree(self):
+        self.assertEqual(os.path.realpath(tandem(*self.WORDS).json()["model"]), os.path.realpath(NANO))
+
+    def test_home(self):
+        home = self.path("home")
+        self.copy_of_nano(place=os.path.join("home", "models", "nano"))
+        reply = tandem(*self.WORDS, env={"TANDEM_HOME": home}).json()
+        self.assertEqual(reply["model"], os.path.join(home, "models", "nano"))
+        self.assert_fails(tandem(*self.WORDS, env={"TANDEM_HOME": self.path("none")}), 3, "TANDEM_HOME")
+
+    def test_installed(self):
+        os.makedirs(self.path("bin"))
+        program = shutil.copy(PROGRAM, self.path("bin", "tandem"))
+        self.copy_of_nano(place=os.path.join("share", "tandem", "models", "nano"))
+        reply = tandem(*self.WORDS, program=program).json()
+        self.assertEqual(os.path.realpath(reply["model"]), os.path.realpath(self.path("share", "tandem", "models", "nano")))
+
+    def test_no_path_of_the_build_machine_in_the_output(self):
+        self.assertIsNone(re.search(re.escape(SOURCE), tandem("--help").out))
+
+
+main()
