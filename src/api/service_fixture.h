@@ -1,0 +1,66 @@
+// A service over the bundled tokenizer, a scripted engine and an executor that the test steps. Included by tests only.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "api/errors.h"
+#include "api/fakes.h"
+#include "api/service.h"
+
+namespace tandem::api {
+
+class ServiceTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { model_ = new FakeModel(TANDEM_SOURCE_DIR "/models/nano"); }
+  static void TearDownTestSuite() { delete model_; }
+
+  // A fresh engine for every test; the tokenizer is kept.
+  struct Setup {
+    explicit Setup(ServiceOptions options = {}) : service(executor, options) {
+      served = model_->served;
+      served.engine = &engine;
+      engine.state.ready = true;
+      service.set_model(&served);
+    }
+    std::shared_ptr<RecordingResponder> call(const std::string& method, const std::string& path,
+                                             const std::string& body = {}) {
+      auto responder = std::make_shared<RecordingResponder>();
+      for (const Route& route : service.routes()) {
+        const bool prefix = route.path.ends_with("/*") && path.starts_with(route.path.substr(0, route.path.size() - 1));
+        if (route.method != method || (route.path != path && !prefix)) continue;
+        try {
+          route.handler({method, path, "test-id", body, nullptr}, responder);
+        } catch (const ApiError& error) {
+          responder->reply(error.reply());
+        }
+        executor.run();
+        return responder;
+      }
+      ADD_FAILURE() << "no route " << method << " " << path;
+      return responder;
+    }
+    std::shared_ptr<RecordingResponder> chat(const std::string& fields, const std::string& text = "What is 2 + 3?") {
+      const std::string messages = R"({"messages":[{"role":"user","content":")" + text + "\"}]";
+      return call("POST", "/v1/chat/completions", messages + (fields.empty() ? "" : "," + fields) + "}");
+    }
+    // A whole reply of `text` (markers recognised) ended by <|user|>.
+    void answer(const std::string& text, size_t i = 0) {
+      engine.admit(i);
+      engine.tokens(model_->ids(text), i);
+      engine.finish(engine::FinishReason::stop, model_->id("<|user|>"), {}, i);
+      executor.run();
+    }
+
+    ManualExecutor executor;
+    FakeEngine engine;
+    ServedModel served;
+    Service service;
+  };
+
+  static inline FakeModel* model_ = nullptr;
+};
+
+}  // namespace tandem::api
