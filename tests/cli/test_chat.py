@@ -1,8 +1,10 @@
 """tandem chat: piped, and in a pseudo-terminal with Ctrl-C and Ctrl-D."""
+import fcntl
 import os
 import pty
 import select
 import subprocess
+import termios
 import time
 
 from program import NANO, PROGRAM, SMALL, TandemTest, main, tandem
@@ -54,10 +56,9 @@ class Terminal(TandemTest):
         super().setUp()
         self.main, side = pty.openpty()
         self.child = subprocess.Popen([PROGRAM, *WORDS], stdin=side, stdout=side, stderr=side, start_new_session=True,
-                                      preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0))
+                                      preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(side)
         self.addCleanup(os.close, self.main)
-        self.addCleanup(self.child.stdout.close if self.child.stdout else lambda: None)
         self.addCleanup(self.stop)
         self.seen = ""
 
