@@ -93,14 +93,15 @@ port_free() {
 # The first command of the README: from nothing to one chat, then an orderly end.
 serve() {
   port_free || { say "port $port is in use; choose another with --port"; return 1; }
-  local arguments=() server status=0
+  local arguments=() server status=0 ended=0
   ((port == 8012)) || arguments=(--port "$port")
-  inside bash -c 'cd /root/tandem && exec ./dev serve "$@"' dev "${arguments[@]}" &
+  inside bash -c 'echo $$ > /run/server.pid; cd /root/tandem && exec ./dev serve "$@"' dev "${arguments[@]}" &
   server=$!
   inside_chat "$server" || status=1
-  kill -TERM "$server" 2>/dev/null || true
-  wait "$server" || say "the server ended with status $?"
-  return $status
+  kill -TERM "$(cat "$chroot/run/server.pid")" 2>/dev/null || true
+  wait "$server" || ended=$?
+  say "the server ended with status $ended on SIGTERM"
+  return $((status != 0 || ended != 0))
 }
 
 # inside_chat PID: waits until the server answers /health (or PID ended, or 15 minutes went by), then asks one question.
