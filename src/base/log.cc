@@ -50,7 +50,8 @@ void log_line(LogLevel level, std::string_view text) {
   gmtime_r(&now, &utc);
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  const std::string line = write_json ? fmt::format("{{\"time\":\"{}\",\"level\":\"{}\",\"message\":\"{}\"}}\n", stamp, name_of(level), escaped(text))
+  const std::string line = write_json ? fmt::format("{{\"time\":\"{}\",\"level\":\"{}\",\"message\":\"{}\"}}\n", stamp,
+                                                    name_of(level), escaped(text))
                                       : fmt::format("{} {}: {}\n", stamp, name_of(level), text);
   std::fwrite(line.data(), 1, line.size(), stderr);  // one call, so lines of several threads do not mix
 }

@@ -30,8 +30,8 @@ struct Tensor {
 class Checkpoint {
  public:
   // Opens a folder: model.safetensors.index.json with its shards, or else model.safetensors, or else every
-  // *.safetensors; or a single .safetensors file. Headers are checked in full (bounds, overlap, gaps, sizes against shape and
-  // dtype); tensor data is not read. Throws Error(bad_file).
+  // *.safetensors; or a single .safetensors file. Headers are checked in full (bounds, overlap, gaps, sizes against
+  // shape and dtype); tensor data is not read. Throws Error(bad_file).
   static Checkpoint open(const std::filesystem::path& path);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

@@ -9,7 +9,10 @@
 
 namespace tandem::model {
 
-enum class AttentionKind { kda, dsa };     // layer_types: linear_attention, deepseek_sparse_attention (alias full_attention)
+enum class AttentionKind {
+  kda,
+  dsa
+};  // layer_types: linear_attention, deepseek_sparse_attention (alias full_attention)
 enum class FeedForwardKind { dense, moe };  // mlp_layer_types: dense, sparse
 
 struct Shape {
@@ -40,13 +43,13 @@ struct Shape {
   int64_t hc_mult = 0;
   int64_t hc_sinkhorn_iters = 0;
   float hc_eps = 1e-6f;
-  int64_t kda_num_heads = 0;            // linear_attn_config.num_heads
-  int64_t kda_head_dim = 0;             // linear_attn_config.head_dim
-  int64_t short_conv_kernel_size = 0;   // linear_attn_config.short_conv_kernel_size
-  float gate_lower_bound = -5.0f;       // linear_attn_config.gate_lower_bound
+  int64_t kda_num_heads = 0;           // linear_attn_config.num_heads
+  int64_t kda_head_dim = 0;            // linear_attn_config.head_dim
+  int64_t short_conv_kernel_size = 0;  // linear_attn_config.short_conv_kernel_size
+  float gate_lower_bound = -5.0f;      // linear_attn_config.gate_lower_bound
   bool index_share_for_mtp_iteration = true;
-  std::vector<AttentionKind> layer_types;          // [num_hidden_layers]
-  std::vector<FeedForwardKind> mlp_layer_types;    // [num_hidden_layers]
+  std::vector<AttentionKind> layer_types;        // [num_hidden_layers]
+  std::vector<FeedForwardKind> mlp_layer_types;  // [num_hidden_layers]
   std::vector<int32_t> eos_token_ids;
   int32_t pad_token_id = 0;
   int32_t image_token_id = -1;
