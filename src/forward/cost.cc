@@ -1,3 +1,4 @@
+// Counts bytes and multiply-adds of each part of the model.
 #include "forward/cost.h"
 
 #include <algorithm>
