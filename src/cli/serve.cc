@@ -124,7 +124,6 @@ void smoke_test(const api::ServedModel& model) {
 }
 
 void serve_until_stopped(http::Server& server, api::Service& service, double drain_timeout_s) {
-  server.catch_stop_signals();
   while (!server.wait_for_stop(1, forever_s)) {
   }
   const size_t running = on_io(server, [&] {
@@ -168,6 +167,7 @@ int run_serve(const ServeOptions& options) {
     service.set_model(&served);
     return 0;
   });
+  server.catch_stop_signals();  // until here a signal ends the process at once: there is nothing to finish
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const http::Limits limits;
   log(LogLevel::info, "limits: {} connections, {} MiB a body, {} MiB for all bodies, {} requests in flight",
