@@ -147,6 +147,20 @@ TEST(SparseAttend, LeavesWeighAsTheirSums) {
   for (const float value : attend(threads, p)) EXPECT_FLOAT_EQ(value, (8.0f + 0 + 1 + 2) / 4);
 }
 
+// Which page is in which leaf, shown by rounding: all keys weigh the same, and 1e8 + 1 = 1e8. Even pages cancel exactly
+// in leaf 0 and leaf 1 keeps its two ones; any other split, or one sum over all keys, loses at least one of them.
+TEST(SparseAttend, LeavesArePagesByParity) {
+  device::Threads threads(1);
+  Random random(5);
+  Problem p = make_problem(random, 1, 4, 1024, {{10, 300, 700, 1000}});  // pages 0, 1, 2, 3
+  std::fill(p.q.begin(), p.q.end(), 0.0f);
+  const float values[4] = {1e8f, 1.0f, -1e8f, 1.0f};
+  for (size_t key = 0; key < 4; ++key) {
+    for (size_t d = 0; d < 4; ++d) p.latent[static_cast<size_t>(p.selected[0][key]) * 4 + d] = values[key];
+  }
+  for (const float value : attend(threads, p)) EXPECT_EQ(value, 0.5f);
+}
+
 TEST(SparseAttend, BitsDoNotDependOnThreadsRowsAndPages) {
   device::Threads one(1), three(3);
   Random random(4);
