@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ctime>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "api/errors.h"
@@ -105,16 +106,16 @@ void Service::chat(HttpRequest request, std::shared_ptr<Responder> responder) {
   executor_.work(
       [this, model = model_, request = std::move(request), responder = std::move(responder), arrived]() mutable {
         auto prepared = std::make_shared<PreparedChat>();
-        std::exception_ptr error;
+        std::optional<ApiError> error;  // across the queue goes a value, not an exception
         try {
           *prepared = prepare_chat(request.body, *model, options_.chat);
         } catch (...) {
-          error = std::current_exception();
+          error = to_api_error(std::current_exception());
         }
         executor_.io([this, prepared, error, arrived, responder = std::move(responder),
                       id = std::move(request.request_id)]() mutable {
           --preparing_;
-          if (error) return responder->reply(to_api_error(error).reply());
+          if (error) return responder->reply(error->reply());
           start_session(std::move(*prepared), std::move(responder), arrived, std::move(id));
         });
       });
