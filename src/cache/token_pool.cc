@@ -8,8 +8,8 @@ TokenPool::TokenPool(const model::Shape& shape, int64_t planes, int64_t pages)
       latent_width_(shape.kv_lora_rank),
       index_width_(shape.index_head_dim),
       pools_of_page_(ops::page_rows / shape.index_kpool) {
-  latent_.resize(static_cast<size_t>(planes * pages * ops::page_rows * latent_width_));
-  pooled_.resize(static_cast<size_t>(planes * pages * pools_of_page_ * index_width_));
+  latent_ = device::HostMemory(4 * planes * pages * ops::page_rows * latent_width_, "latent pages");
+  pooled_ = device::HostMemory(4 * planes * pages * pools_of_page_ * index_width_, "index pages");
 }
 
 int64_t TokenPool::bytes(const model::Shape& shape, int64_t planes, int64_t pages) {
@@ -18,11 +18,12 @@ int64_t TokenPool::bytes(const model::Shape& shape, int64_t planes, int64_t page
 }
 
 ops::PagedPlane TokenPool::latent(int64_t layer, const int32_t* page_table) {
-  return {latent_.data() + layer * pages_ * ops::page_rows * latent_width_, page_table, ops::page_rows, latent_width_};
+  return {latent_.floats() + layer * pages_ * ops::page_rows * latent_width_, page_table, ops::page_rows,
+          latent_width_};
 }
 
 ops::PagedPlane TokenPool::pooled(int64_t layer, const int32_t* page_table) {
-  return {pooled_.data() + layer * pages_ * pools_of_page_ * index_width_, page_table, pools_of_page_, index_width_};
+  return {pooled_.floats() + layer * pages_ * pools_of_page_ * index_width_, page_table, pools_of_page_, index_width_};
 }
 
 }  // namespace tandem::cache

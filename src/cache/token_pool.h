@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "device/host_memory.h"
 #include "model/shape.h"
 #include "ops/latent/pages.h"
 
@@ -24,7 +24,7 @@ class TokenPool {
 
  private:
   int64_t pages_, latent_width_, index_width_, pools_of_page_;
-  std::vector<float> latent_, pooled_;  // [planes, pages, rows of a page, width]
+  device::HostMemory latent_, pooled_;  // fp32 [planes, pages, rows of a page, width]
 };
 
 }  // namespace tandem::cache

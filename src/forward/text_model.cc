@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
+#include "device/host_memory.h"
 #include "forward/pass.h"
 #include "ops/embed/embed.h"
 #include "ops/linear/linear.h"
@@ -25,19 +25,6 @@ int64_t count_cached(const model::Shape& shape) {
   return shape.num_hidden_layers - count_kda(shape) + shape.num_nextn_predict_layers;
 }
 
-struct FreeDeleter {
-  void operator()(std::byte* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<std::byte, FreeDeleter>;
-
-Memory allocate(int64_t bytes) {
-  Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64))));
-  if (!memory)
-    throw Error(ErrorCode::does_not_fit, "activations", fmt::format("{} bytes could not be allocated", bytes),
-                "fewer rows a step");
-  return memory;
-}
-
 [[noreturn]] void bad_step(const std::string& what) { throw Error(ErrorCode::internal, "step", what); }
 
 }  // namespace
@@ -51,7 +38,7 @@ struct TextModel::State {
   cache::TokenPool pool;
   cache::Slots slots;
   ops::ExpertScratch expert_scratch;
-  Memory memory;
+  device::HostMemory memory;
   Scratch scratch{};
   std::vector<PreparedLayer> layers;
   std::vector<PreparedLayer> mtp_layer;   // none or one
@@ -71,9 +58,8 @@ struct TextModel::State {
         certain_end(static_cast<size_t>(c.slots)) {
     Arena arena;
     scratch.lay_out(arena, shape, capacity, threads.count());
-    memory = allocate(arena.used());
-    std::fill_n(memory.get(), arena.used(), std::byte{0});
-    arena.start_at(memory.get());
+    memory = device::HostMemory(arena.used(), "activations");
+    arena.start_at(memory.data());
     scratch.lay_out(arena, shape, capacity, threads.count());
     int64_t kda = 0, cached = 0;
     for (const model::LayerWeights& layer : weights.layers)

@@ -9,7 +9,9 @@
 namespace tandem::ops {
 
 // One segment. Keys of even pages are leaf 0, of odd pages leaf 1; each leaf has its own softmax, and the two are
-// merged by their log-sum-exp (design.md 1). K and V are the same latent row.
+// merged: with a leaf's largest scaled score m, l = Σ exp(score − m) and acc = Σ exp(score − m)·row, M = max(m0, m1),
+// e_i = exp(m_i − M) and L = l0·e0 + l1·e1, out = fma(e1/L, acc1, (e0/L)·acc0); a leaf alone gives acc·(1/l)
+// (design.md 1). K and V are the same latent row.
 struct SparseAttend {
   int64_t heads = 0, kv_lora_rank = 0;
   int64_t rows = 0;

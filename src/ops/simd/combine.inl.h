@@ -21,13 +21,16 @@ struct PointerRows {
     return load_partial(c.pointers[j] + d, n);
   }
 };
-struct FloatRows {
-  static inline const float* at(const CombineRows& c, int64_t j, int64_t d) {
-    return reinterpret_cast<const float*>(c.base + j * c.base_stride) + d;
+struct FloatRows {  // stored fp32 rows may be unaligned
+  static inline Vec full(const CombineRows& c, int64_t j, int64_t d) {
+    Vec out;
+    std::memcpy(&out, c.base + j * c.base_stride + 4 * d, sizeof out);
+    return out;
   }
-  static inline Vec full(const CombineRows& c, int64_t j, int64_t d) { return load(at(c, j, d)); }
   static inline Vec partial(const CombineRows& c, int64_t j, int64_t d, int64_t n) {
-    return load_partial(at(c, j, d), n);
+    float lanes[16] = {};
+    std::memcpy(lanes, c.base + j * c.base_stride + 4 * d, static_cast<size_t>(n) * sizeof(float));
+    return load(lanes);
   }
 };
 struct Bf16Rows {

@@ -2,11 +2,11 @@
 // give the same bits (design.md 1); kernels_test.cc compares them. Loops here are single-threaded; the operations cut
 // the work.
 //
-// Sums. Over a stored dimension (dot products): slices of `slice_length` at absolute positions, 16 lanes with fma inside
-// a slice, the fixed tree of vec16.h, slices added in ascending order, two leaves where the matrix has them. Value j of a
-// slice belongs to lane j mod 16; against BF16 and FP8 weights to lane (j mod 32)/8·4 + j mod 4, the order in which BF16
-// unpacks (vec16.h, Pair). Over a short list (keys of an attention row, rows of a KDA block): one fma a term in ascending
-// order for each output.
+// Sums. Over a stored dimension (dot products): slices of `slice_length` at absolute positions, 16 lanes with fma
+// inside a slice, the fixed tree of vec16.h, slices added in ascending order, two leaves where the matrix has them.
+// Value j of a slice belongs to lane j mod 16; against BF16 and FP8 weights to lane (j mod 32)/8·4 + j mod 4, the order
+// in which BF16 unpacks (vec16.h, Pair). Over a short list (keys of an attention row, rows of a KDA block): one fma a
+// term in ascending order for each output.
 #pragma once
 
 #include <cstddef>
@@ -66,7 +66,7 @@ struct Kernels {
   void (*dot_rows)(const DotRows&);
   void (*combine_rows)(const CombineRows&);
   float (*dot)(const float* a, const float* b, int64_t n);
-  float (*sum)(const float* a, int64_t n);
+  float (*sum)(const float* a, int64_t n);  // lanes and tree only, no slices
   // Element by element over n values.
   void (*exp)(const float* x, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);

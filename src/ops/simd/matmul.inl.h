@@ -24,8 +24,8 @@ constexpr int row_block = 1;
 constexpr int64_t prefetch_bytes = 4096;
 constexpr int64_t group = 32;  // values of a step
 
-// How a step of 32 weights and their 32 values become two vectors each. BF16 and what is decoded from FP8 use the order of
-// Pair, fp32 rows their natural order; zeros fill the last step of a slice.
+// How a step of 32 weights and their 32 values become two vectors each. BF16 and what is decoded from FP8 use the order
+// of Pair, fp32 rows their natural order; zeros fill the last step of a slice.
 struct LoadF32 {
   static constexpr int64_t bytes = 4;
   static constexpr bool streamed = false;
@@ -61,8 +61,8 @@ static inline void slice_sum(const std::byte* const* w, const float* x, int64_t 
   }
   int64_t ahead = 0;
   if constexpr (Load::streamed && outputs > 1) {
-    // Rows of a stored matrix are read once, in pieces too short for the hardware's prefetcher: ask for the rows that come
-    // after this block, 4 KiB or more ahead, a cache line at a time.
+    // Rows of a stored matrix are read once, in pieces too short for the hardware's prefetcher: ask for the rows that
+    // come after this block, 4 KiB or more ahead, a cache line at a time.
     const int64_t block = outputs * (w[1] - w[0]);
     ahead = (prefetch_bytes + block - 1) / block * block;
   }
@@ -82,7 +82,8 @@ static inline void slice_sum(const std::byte* const* w, const float* x, int64_t 
   }
   if (k < n) {
     float values[rows][group] = {};
-    for (int r = 0; r < rows; ++r) std::memcpy(values[r], x + r * x_stride + k, static_cast<size_t>(n - k) * sizeof(float));
+    for (int r = 0; r < rows; ++r)
+      std::memcpy(values[r], x + r * x_stride + k, static_cast<size_t>(n - k) * sizeof(float));
     for (int o = 0; o < outputs; ++o) {
       std::byte rest[group * Load::bytes] = {};
       std::memcpy(rest, w[o] + k * Load::bytes, static_cast<size_t>((n - k) * Load::bytes));
@@ -215,7 +216,8 @@ static inline void leaf_sum(const MatmulTile& t, int64_t output, int64_t outputs
 }
 
 // One row against four BF16 outputs at a time, the shape of decoding.
-static inline void leaf_of_four(const MatmulTile& t, int64_t output, int64_t begin, int64_t end, float (&sum)[output_block]) {
+static inline void leaf_of_four(const MatmulTile& t, int64_t output, int64_t begin, int64_t end,
+                                float (&sum)[output_block]) {
   const int64_t stride = t.w->in_features * LoadBf16::bytes;
   for (int64_t column = begin; column < end;) {
     const int64_t border = (column / slice_length + 1) * slice_length;
@@ -236,7 +238,8 @@ static inline int64_t matmul_row(const MatmulTile& t, int64_t first_end, int64_t
     float sum0[output_block] = {}, sum1[output_block] = {};
     if (has0) leaf_of_four(t, output, t.first_column, first_end, sum0);
     if (has1) leaf_of_four(t, output, second_begin, t.last_column, sum1);
-    for (int o = 0; o < output_block; ++o) t.y[output + o] = has0 && has1 ? sum0[o] + sum1[o] : has0 ? sum0[o] : sum1[o];
+    for (int o = 0; o < output_block; ++o)
+      t.y[output + o] = has0 && has1 ? sum0[o] + sum1[o] : has0 ? sum0[o] : sum1[o];
   }
   return output;
 }

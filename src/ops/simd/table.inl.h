@@ -29,7 +29,9 @@ const Kernels table = {
     clamped_swiglu,
     decay_gate,
     convolve_silu,
-    kda_pairs, fma_rounds, read_bytes,
+    kda_pairs,
+    fma_rounds,
+    read_bytes,
 };
 
 }  // namespace tandem::ops::TANDEM_SIMD_LEVEL

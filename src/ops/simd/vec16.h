@@ -215,8 +215,8 @@ static inline Vec exponent_difference(Vec a, Vec b, int halves) {
 
 #endif
 
-// Thirty-two values as two vectors in the order that unpacking BF16 gives for free: the first holds values 8i … 8i+3, the
-// second 8i+4 … 8i+7, for i = 0 … 3. So value j of a group of 32 belongs to lane j/8·4 + j%4.
+// Thirty-two values as two vectors in the order that unpacking BF16 gives for free: the first holds values 8i … 8i+3,
+// the second 8i+4 … 8i+7, for i = 0 … 3. So value j of a group of 32 belongs to lane j/8·4 + j%4.
 struct Pair {
   Vec first, second;
 };
@@ -225,7 +225,8 @@ static inline Pair bf16_pair(const std::byte* p) {
   __m512i bits = _mm512_loadu_si512(p);
   asm("" : "+v"(bits));  // one load, or the compiler folds it into both unpacks and the load ports become the limit
   const __m512i none = _mm512_setzero_si512();
-  return {{_mm512_castsi512_ps(_mm512_unpacklo_epi16(none, bits))}, {_mm512_castsi512_ps(_mm512_unpackhi_epi16(none, bits))}};
+  return {{_mm512_castsi512_ps(_mm512_unpacklo_epi16(none, bits))},
+          {_mm512_castsi512_ps(_mm512_unpackhi_epi16(none, bits))}};
 }
 static inline Pair float_pair(const float* p) {
   const Vec low = load(p), high = load(p + 16);
