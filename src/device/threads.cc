@@ -39,11 +39,15 @@ Threads::~Threads() {
 
 void Threads::run_job(int64_t tasks, Call call, const void* context) {
   if (tasks <= 0) return;
-  tasks_.store(tasks, std::memory_order_relaxed);
+  // Closed first: a worker that still holds the last job's ticket and already reads this job's number of tasks must fail to
+  // take one. Release and acquire on tasks_ order the two.
+  const uint64_t last = generation_of(ticket_.load(std::memory_order_relaxed));
+  ticket_.store(last << 32 | 0xffffffffu);
+  tasks_.store(tasks, std::memory_order_release);
   call_.store(call, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
-  const uint64_t generation = (generation_of(ticket_.load(std::memory_order_relaxed)) + 1) & 0xffffffffu;
+  const uint64_t generation = (last + 1) & 0xffffffffu;
   ticket_.store(generation << 32);  // sequentially consistent with sleepers_: a worker sees the job or is woken
   if (sleepers_.load() > 0) ticket_.notify_all();
   take_tasks(generation);
@@ -60,7 +64,7 @@ void Threads::take_tasks(uint64_t generation) {
   while (generation_of(ticket) == generation) {
     // These are the current job's fields if the exchange below succeeds: the next job cannot be written before the task
     // taken here is done.
-    const int64_t tasks = tasks_.load(std::memory_order_relaxed);
+    const int64_t tasks = tasks_.load(std::memory_order_acquire);
     const Call call = call_.load(std::memory_order_relaxed);
     const void* context = context_.load(std::memory_order_relaxed);
     if (index_of(ticket) >= tasks) return;

@@ -15,6 +15,19 @@ TEST(Threads, EveryTaskRunsOnceInManyShortRegions) {
   for (const int hit : hits) EXPECT_EQ(hit, 2000);
 }
 
+// Jobs of different sizes follow each other at once: a worker that is late with one must never run a task of the next.
+TEST(Threads, NoTaskRunsTwiceOrNotAtAll) {
+  Threads threads(3);
+  int64_t wrong = 0;
+  for (int64_t round = 0; round < 200'000; ++round) {
+    const int64_t tasks = 1 + round % 7;
+    std::atomic<int> ran[7] = {};
+    threads.run(tasks, [&](int64_t i) { ++ran[i]; });
+    for (int64_t i = 0; i < 7; ++i) wrong += ran[i] != (i < tasks ? 1 : 0);
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST(Threads, WorksAfterTheWorkersHaveGoneToSleep) {
   Threads threads(2);
   for (int round = 0; round < 3; ++round) {

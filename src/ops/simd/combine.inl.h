@@ -83,6 +83,7 @@ static inline void combine(const CombineRows& c) {
     int64_t r = 0;
     for (; r + combine_rows_block <= c.rows; r += combine_rows_block)
       combine_block<Rows, combine_rows_block, combine_vectors>(c, r, d);
+    for (; combine_rows_block > 2 && r + 2 <= c.rows; r += 2) combine_block<Rows, 2, combine_vectors>(c, r, d);
     for (; r < c.rows; ++r) combine_block<Rows, 1, combine_vectors>(c, r, d);
   }
   for (; d + 16 <= c.dims; d += 16) {

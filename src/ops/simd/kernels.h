@@ -17,7 +17,7 @@
 namespace tandem::ops {
 
 constexpr int64_t slice_length = 1024;
-constexpr int64_t max_tile_rows = 64;  // rows of one matmul call
+constexpr int64_t max_tile_rows = 128;  // rows of one matmul call
 
 enum class SimdLevel { scalar, neon, avx2, avx512 };
 

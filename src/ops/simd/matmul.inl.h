@@ -36,12 +36,24 @@ struct LoadF32 {
     return out;
   }
   static inline Pair values(const float* p) { return {load(p), load(p + 16)}; }
+  static inline Vec weights_half(const std::byte* p, int half) {
+    Vec out;
+    std::memcpy(&out, p + 64 * half, sizeof out);
+    return out;
+  }
+  static inline Vec values_half(const float* p, int half) { return load(p + 16 * half); }
 };
 struct LoadBf16 {
   static constexpr int64_t bytes = 2;
   static constexpr bool streamed = true;
   static inline Pair weights(const std::byte* p) { return bf16_pair(p); }
   static inline Pair values(const float* p) { return float_pair(p); }
+  static inline Vec weights_half(const std::byte* p, int half) {
+    return half == 0 ? bf16_pair(p).first : bf16_pair(p).second;
+  }
+  static inline Vec values_half(const float* p, int half) {
+    return half == 0 ? float_pair(p).first : float_pair(p).second;
+  }
 };
 // A panel of fill_panel(): fp32 in the order of Pair, filled up to whole steps.
 struct LoadPanel {
@@ -49,6 +61,8 @@ struct LoadPanel {
   static constexpr bool streamed = false;
   static inline Pair weights(const std::byte* p) { return LoadF32::weights(p); }
   static inline Pair values(const float* p) { return float_pair(p); }
+  static inline Vec weights_half(const std::byte* p, int half) { return LoadF32::weights_half(p, half); }
+  static inline Vec values_half(const float* p, int half) { return LoadBf16::values_half(p, half); }
 };
 
 // One slice: part[r][o] = Σ_k w[o][k]·x[r][k], k < n; w and x point at the slice's first column.
@@ -68,15 +82,26 @@ static inline void slice_sum(const std::byte* const* w, const float* x, int64_t 
   }
   int64_t k = 0;
   for (; k + group <= n; k += group) {
-    Pair weight[outputs];
-    for (int o = 0; o < outputs; ++o) {
-      if constexpr (Load::streamed && outputs > 1) __builtin_prefetch(w[o] + k * Load::bytes + ahead);
-      weight[o] = Load::weights(w[o] + k * Load::bytes);
+    if constexpr (Load::streamed && outputs > 1) {
+      for (int o = 0; o < outputs; ++o) __builtin_prefetch(w[o] + k * Load::bytes + ahead);
     }
-    for (int r = 0; r < rows; ++r) {
-      const Pair value = Load::values(x + r * x_stride + k);
-      for (int o = 0; o < outputs; ++o) {
-        acc[r][o] = fma(weight[o].second, value.second, fma(weight[o].first, value.first, acc[r][o]));
+    if constexpr (rows <= 2) {
+      Pair weight[outputs];
+      for (int o = 0; o < outputs; ++o) weight[o] = Load::weights(w[o] + k * Load::bytes);
+      for (int r = 0; r < rows; ++r) {
+        const Pair value = Load::values(x + r * x_stride + k);
+        for (int o = 0; o < outputs; ++o) {
+          acc[r][o] = fma(weight[o].second, value.second, fma(weight[o].first, value.first, acc[r][o]));
+        }
+      }
+    } else {  // the same in two halves: whole pairs would not fit into the registers beside so many sums
+      for (int half = 0; half < 2; ++half) {
+        Vec weight[outputs];
+        for (int o = 0; o < outputs; ++o) weight[o] = Load::weights_half(w[o] + k * Load::bytes, half);
+        for (int r = 0; r < rows; ++r) {
+          const Vec value = Load::values_half(x + r * x_stride + k, half);
+          for (int o = 0; o < outputs; ++o) acc[r][o] = fma(weight[o], value, acc[r][o]);
+        }
       }
     }
   }
@@ -244,12 +269,38 @@ static inline int64_t matmul_row(const MatmulTile& t, int64_t first_end, int64_t
   return output;
 }
 
+// Many rows against a BF16 matrix of one slice and one leaf: sums go straight to y.
+static inline void matmul_panel(const MatmulTile& t, int64_t output) {
+  const int64_t columns = t.last_column - t.first_column;
+  alignas(64) float panel[output_block][slice_length];
+  const std::byte* rows[output_block];
+  for (int o = 0; o < output_block; ++o) {
+    fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
+    rows[o] = reinterpret_cast<const std::byte*>(panel[o]);
+  }
+  for (int64_t r = 0; r < t.rows; r += row_block) {
+    const int64_t block = t.rows - r < row_block ? t.rows - r : row_block;
+    float part[row_block][output_block];
+    slice_sum_rows<LoadPanel, output_block>(block, rows, t.x + r * t.x_stride + t.first_column, t.x_stride, columns,
+                                            part);
+    for (int64_t i = 0; i < block; ++i) std::memcpy(t.y + (r + i) * t.y_stride + output, part[i], sizeof part[i]);
+  }
+}
+
+static inline bool is_one_slice(const MatmulTile& t) {
+  return t.first_column / slice_length == (t.last_column - 1) / slice_length && t.first_column < t.last_column &&
+         (t.w->leaf_columns <= t.first_column || t.w->leaf_columns >= t.last_column);
+}
+
 static void matmul(const MatmulTile& t) {
   const int64_t cut = t.w->leaf_columns;
   const int64_t first_end = cut < t.last_column ? cut : t.last_column;
   const int64_t second_begin = cut > t.first_column ? cut : t.first_column;
   int64_t start = t.first_output;
   if (t.rows == 1 && t.w->format == WeightFormat::bf16) start = matmul_row(t, first_end, second_begin);
+  if (t.rows > row_block && t.w->format != WeightFormat::f32 && is_one_slice(t)) {
+    for (; start + output_block <= t.last_output; start += output_block) matmul_panel(t, start);
+  }
   for (int64_t output = start; output < t.last_output; output += output_block) {
     const int64_t outputs = t.last_output - output < output_block ? t.last_output - output : output_block;
     float leaf0[max_tile_rows][output_block], leaf1[max_tile_rows][output_block];
