@@ -1,3 +1,4 @@
+// Anonymous mappings, touched page by page.
 #include "device/host_memory.h"
 
 #include <fmt/format.h>
