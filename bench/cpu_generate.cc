@@ -20,9 +20,8 @@
 #include "model/checkpoint.h"
 #include "ops/simd/kernels.h"
 
+namespace tandem {
 namespace {
-
-using namespace tandem;
 
 constexpr int64_t prefill_tokens = 512, decode_tokens = 256;
 
@@ -168,9 +167,10 @@ class Bench {
 };
 
 }  // namespace
+}  // namespace tandem
 
 int main(int argc, char** argv) {
-  Options options;
+  tandem::Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--json") {
@@ -184,7 +184,7 @@ int main(int argc, char** argv) {
     }
   }
   try {
-    Bench(options).run();
+    tandem::Bench(options).run();
   } catch (const std::exception& e) {
     fmt::print(stderr, "cpu_generate: {}\n", e.what());
     return 1;

@@ -10,9 +10,8 @@
 #include "model/checkpoint.h"
 #include "ops/simd/kernels.h"
 
+namespace tandem {
 namespace {
-
-using namespace tandem;
 
 class Hash {  // FNV-1a
  public:
@@ -50,11 +49,12 @@ uint64_t hash_of(const std::string& folder) {
 }
 
 }  // namespace
+}  // namespace tandem
 
 int main(int argc, char** argv) {
   const std::string root = argc > 1 ? argv[1] : ".";
-  std::fprintf(stderr, "instruction set %d\n", static_cast<int>(ops::kernels().level));
+  std::fprintf(stderr, "instruction set %d\n", static_cast<int>(tandem::ops::kernels().level));
   for (const char* name : {"tests/golden/tinyA", "tests/golden/tinyB", "models/nano"})
-    std::printf("%s %016" PRIx64 "\n", name, hash_of(root + "/" + name));
+    std::printf("%s %016" PRIx64 "\n", name, tandem::hash_of(root + "/" + name));
   return 0;
 }
