@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "device/host_memory.h"
 #include "device/threads.h"
 #include "forward/pass.h"
 #include "model/checkpoint.h"
@@ -46,8 +47,8 @@ TEST(DsaAttention, TheLatentNormUsesRmsNormEps) {
   Arena arena;
   Scratch scratch{};
   scratch.lay_out(arena, shape, capacity, 1);
-  std::vector<std::byte> memory(static_cast<size_t>(arena.used() + 64));
-  arena.start_at(reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64));
+  const device::HostMemory memory(arena.used(), "activations");
+  arena.start_at(memory.data());
   scratch.lay_out(arena, shape, capacity, 1);
   ops::ExpertScratch experts = expert_scratch(shape, 4);
   cache::TokenPool pool(shape, 1, 2);
