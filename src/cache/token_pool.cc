@@ -8,8 +8,10 @@ TokenPool::TokenPool(const model::Shape& shape, int64_t planes, int64_t pages)
       latent_width_(shape.kv_lora_rank),
       index_width_(shape.index_head_dim),
       pools_of_page_(ops::page_rows / shape.index_kpool) {
-  latent_ = device::HostMemory(4 * planes * pages * ops::page_rows * latent_width_, "latent pages");
-  pooled_ = device::HostMemory(4 * planes * pages * pools_of_page_ * index_width_, "index pages");
+  latent_ = device::HostMemory(4 * planes * pages * ops::page_rows * latent_width_, "latent pages",
+                               "a smaller --kv-cache-memory");
+  pooled_ = device::HostMemory(4 * planes * pages * pools_of_page_ * index_width_, "index pages",
+                               "a smaller --kv-cache-memory");
 }
 
 int64_t TokenPool::bytes(const model::Shape& shape, int64_t planes, int64_t pages) {

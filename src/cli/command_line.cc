@@ -44,6 +44,14 @@ constexpr const char* program_help =
     "tandem COMMAND --help lists a command's options. tandem --version prints the version.\n"
     "Exit status: 0 ok, 1 failed check, 2 usage, 3 bad file, 4 does not fit, 5 port or device, 70 engine broken.\n";
 
+constexpr const char* eval_help =
+    "tandem eval - checks of a model\n"
+    "\n"
+    "  eval skills   prompts with known answers\n"
+    "  eval parity   compare with vectors of the reference implementation\n"
+    "\n"
+    "tandem eval skills --help and tandem eval parity --help list their options.\n";
+
 // An App with the settings that all commands share. CLI11's paths and nested names are not used: strings in, strings
 // out.
 class Command {
@@ -292,6 +300,10 @@ int dispatch(const Words& words) {
   for (const auto& command : commands())
     if (words.size() >= command.words.size() && std::equal(command.words.begin(), command.words.end(), words.begin()))
       return command.run(Words(words.begin() + std::ssize(command.words), words.end()));
+  if (words[0] == "eval" && (words.size() == 1 || words[1] == "--help" || words[1] == "-h")) {
+    write_out(eval_help);
+    return words.size() == 1 ? exit_status(ErrorCode::usage) : 0;
+  }
   std::string found = words[0];
   if (found == "eval") found += words.size() > 1 ? " " + words[1] : "";
   throw Error(ErrorCode::usage, "command", "\"" + found + "\"", "one of those that tandem --help lists");

@@ -10,7 +10,6 @@
 #include "api/chat_prompt.h"
 #include "api/errors.h"
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "chat/stop_strings.h"
 #include "cli/standard_io.h"
 #include "engine/run_request.h"
@@ -44,7 +43,7 @@ std::vector<int32_t> encode_prompt(const text::Tokenizer& tokenizer, const std::
 }
 
 Job job_of_body(const std::string& path, LoadedModel& model) {
-  const std::string body = path == "-" ? read_standard_input() : std::string(MappedFile::open(path).text());
+  const std::string body = read_text(path);
   auto prepared = api::prepare_chat(body, model.served(), {});
   Job job;
   job.stop = prepared.request.stop;
@@ -59,7 +58,11 @@ Job job_of_prompt(const GenerateOptions& options, LoadedModel& model) {
   if (options.prompt_ids) {
     request.prompt_ids = parse_ids(*options.prompt_ids);
   } else {
-    const std::string text = *options.prompt == "-" ? read_standard_input() : *options.prompt;
+    std::string text = *options.prompt;
+    if (text == "-") {
+      text = read_standard_input();
+      if (text.ends_with('\n')) text.pop_back();  // the line end that echo and editors add
+    }
     request.prompt_ids = encode_prompt(model.tokenizer(), text, options.add_special_tokens);
   }
   request.sampling = default_sampling(model.defaults());

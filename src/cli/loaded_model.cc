@@ -24,7 +24,7 @@ bool is_folder(const std::filesystem::path& path) {
 }
 
 std::filesystem::path checked_folder(const std::filesystem::path& given) {
-  const auto folder = given.empty() ? default_model() : given;
+  auto folder = given.empty() ? default_model() : given;
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
   if (status.type() == std::filesystem::file_type::not_found)
@@ -79,7 +79,7 @@ int checked_threads(int threads) {
 
 std::filesystem::path default_model() {
   if (const char* home = std::getenv("TANDEM_HOME"); home != nullptr && *home != '\0') {
-    const auto folder = std::filesystem::path(home) / bundled;
+    auto folder = std::filesystem::path(home) / bundled;
     if (is_folder(folder)) return folder;
     throw Error(ErrorCode::bad_file, "TANDEM_HOME", folder.string() + " does not exist", "the bundled model there");
   }
@@ -87,7 +87,7 @@ std::filesystem::path default_model() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto installed = program.parent_path() / ".." / "share" / "tandem" / bundled;
   if (!error && is_folder(installed)) return installed.lexically_normal();
-  const auto source = std::filesystem::path(TANDEM_SOURCE_DIR) / bundled;
+  auto source = std::filesystem::path(TANDEM_SOURCE_DIR) / bundled;
   if (is_folder(source)) return source;
   throw Error(ErrorCode::bad_file, "bundled model",
               "is neither at " + installed.lexically_normal().string() + " nor at " + source.string(),

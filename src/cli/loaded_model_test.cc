@@ -63,14 +63,14 @@ TEST(LoadedModel, GreedyRepliesAreTheReferences) {
 }
 
 TEST(LoadedModel, ChunksAndThreadsDoNotChangeASampledReply) {
-  const auto prompt = golden_cases().at(0).at("prompt_ids").get<std::vector<int32_t>>();
+  const auto prompt = golden_cases().at(2).at("prompt_ids").get<std::vector<int32_t>>();
   auto request = request_of(prompt, 24);
   request.sampling = {.temperature = 1.3, .top_k = 0, .top_p = 0.98, .min_p = 0.0, .seed = 5};
   std::vector<std::vector<int32_t>> replies;
-  for (const auto& [chunk, threads] : {std::pair{512, 1}, {512, 2}, {100, 2}, {37, 1}}) {
+  for (const auto& [chunk, threads] : {std::pair{512, 1}, {512, 2}, {20, 2}, {7, 1}}) {
     LoadedModel model(nano(chunk, threads));
     EXPECT_EQ(model.threads(), threads);
-    for (int again = 0; again < (chunk == 100 ? 2 : 1); ++again)
+    for (int again = 0; again < (chunk == 20 ? 2 : 1); ++again)
       replies.push_back(engine::run_request(model.engine(), request).ids);
   }
   for (const auto& reply : replies) EXPECT_EQ(reply, replies[0]);

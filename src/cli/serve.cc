@@ -162,6 +162,12 @@ int run_serve(const ServeOptions& options) {
   server.start(service.routes());
   model = std::make_unique<LoadedModel>(load_options(options));
   served = model->served(options.served_model_name);
+  const engine::Plan& plan = model->plan();
+  log(LogLevel::info,
+      "plan: {} MiB beside the weights; {} pages of 256 tokens, {} KiB each; one stream of up to {} tokens, prompts in "
+      "steps of {}",
+      plan.total_bytes >> 20, plan.capacity.pages - 1, plan.page_bytes >> 10, plan.max_model_len,
+      plan.capacity.max_rows);
   smoke_test(served);
   on_io(server, [&] {
     service.set_model(&served);

@@ -2,13 +2,17 @@
 #include "cli/standard_io.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 namespace tandem::cli {
 namespace {
@@ -44,6 +48,17 @@ std::string read_standard_input() {
   std::string text;
   while (read_some(text) != 0) {
   }
+  return text;
+}
+
+std::string read_text(const std::string& path) {
+  if (path == "-") return read_standard_input();
+  struct stat info {};
+  const bool pipe = ::stat(path.c_str(), &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode));
+  if (!pipe) return std::string(MappedFile::open(path).text());
+  std::ifstream in(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  if (in.bad() || !in.is_open()) throw Error(ErrorCode::resource, path, "cannot be read", "a readable file");
   return text;
 }
 

@@ -13,6 +13,10 @@ void write_out(std::string_view text);
 // Everything up to the end of standard input. Throws Error(resource).
 std::string read_standard_input();
 
+// The text of a file, of a pipe ("<(…)", /dev/stdin) or, for "-", of standard input. Throws Error(bad_file) if there is
+// no such thing, Error(resource) if it cannot be read.
+std::string read_text(const std::string& path);
+
 bool output_is_terminal();
 bool input_is_terminal();
 

@@ -11,8 +11,9 @@ class HostMemory {
  public:
   HostMemory() = default;
   // `bytes` of zeros, aligned to a page at least, in huge pages where the system has them (a pool of 1 GiB in small
-  // pages takes most of a second to touch). `what` names the block in errors. Throws Error(does_not_fit).
-  HostMemory(int64_t bytes, const std::string& what);
+  // pages takes most of a second to touch). `what` names the block in errors, `remedy` what to ask for
+  // instead. Throws Error(does_not_fit).
+  HostMemory(int64_t bytes, const std::string& what, const std::string& remedy);
   ~HostMemory();
   HostMemory(HostMemory&& other) noexcept;
   HostMemory& operator=(HostMemory&& other) noexcept;

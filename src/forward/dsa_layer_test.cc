@@ -47,7 +47,7 @@ TEST(DsaAttention, TheLatentNormUsesRmsNormEps) {
   Arena arena;
   Scratch scratch{};
   scratch.lay_out(arena, shape, capacity, 1);
-  const device::HostMemory memory(arena.used(), "activations");
+  const device::HostMemory memory(arena.used(), "activations", "a smaller --max-num-batched-tokens");
   arena.start_at(memory.data());
   scratch.lay_out(arena, shape, capacity, 1);
   ops::ExpertScratch experts = expert_scratch(shape, 4);

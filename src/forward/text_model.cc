@@ -58,7 +58,7 @@ struct TextModel::State {
         certain_end(static_cast<size_t>(c.slots)) {
     Arena arena;
     scratch.lay_out(arena, shape, capacity, threads.count());
-    memory = device::HostMemory(arena.used(), "activations");
+    memory = device::HostMemory(arena.used(), "activations", "a smaller --max-num-batched-tokens");
     arena.start_at(memory.data());
     scratch.lay_out(arena, shape, capacity, threads.count());
     int64_t kda = 0, cached = 0;

@@ -90,6 +90,11 @@ class Generate(TandemTest):
         for one in (["--top-k", "1"], ["--top-p", "1e-9"], ["--min-p", "1"]):
             self.assertEqual(generate(*base, "--temperature", "2", *one).json()["ids"], greedy, one)
 
+    def test_a_prompt_from_standard_input_loses_one_line_end(self):
+        expected = generate("--prompt", SHORT["prompt"], "--json", "--temperature", "0").json()
+        read = generate("--prompt", "-", "--json", "--temperature", "0", stdin=SHORT["prompt"].encode() + b"\n").json()
+        self.assertEqual(read["prompt_ids"], expected["prompt_ids"])
+
     def test_chat_body(self):
         body = {"messages": [{"role": "user", "content": "What is the capital of Norway?"}], "temperature": 0,
                 "reasoning_effort": "low"}
@@ -97,6 +102,7 @@ class Generate(TandemTest):
         reply = generate("--messages", path, "--json").json()
         self.assertEqual(reply["text"], "</think>The capital of Norway is Oslo.")
         self.assertEqual(generate("--messages", "-", stdin=json.dumps(body).encode()).out, reply["text"] + "\n")
+        self.assertEqual(generate("--messages", "/dev/stdin", stdin=json.dumps(body).encode()).out, reply["text"] + "\n")
         body["max_tokens"], body["stop"] = 50, ["Nor"]
         stopped = generate("--messages", "-", "--json", stdin=json.dumps(body).encode()).json()
         self.assertEqual((stopped["text"], stopped["stop_reason"]), ("</think>The capital of ", "Nor"))
