@@ -61,7 +61,7 @@ namespace {
 
 ApiError from_error(const Error& error) {
   switch (error.code()) {
-    case ErrorCode::usage: return {400, "invalid_request_error", error.what(), error.where()};
+    case ErrorCode::usage:
     case ErrorCode::does_not_fit: return {400, "invalid_request_error", error.what(), error.where()};
     case ErrorCode::resource: return unavailable(error.what());
     default:

@@ -123,7 +123,7 @@ TEST(Sampler, NoiseOfOnePositionDoesNotTellTheNext) {
   constexpr int draws = 100000;
   for (int i = 0; i < draws; ++i) {
     const int32_t token = sampler.select(logits, params(1), i, {2, {}});
-    if (i > 0) count[static_cast<size_t>(2 * last + token)] += 1;
+    if (i > 0) count[static_cast<size_t>(last) * 2 + static_cast<size_t>(token)] += 1;
     last = token;
   }
   double sum = 0;

@@ -59,7 +59,7 @@ bool is_loopback_name(std::string_view name) {
   return name.starts_with("127.") && name.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
-Router::Router(std::vector<api::Route> routes, KeyRing keys, bool loopback, std::string own_name)
+Router::Router(std::vector<api::Route> routes, KeyRing keys, bool loopback, std::string_view own_name)
     : routes_(std::move(routes)), keys_(std::move(keys)), loopback_(loopback), own_name_(host_name(own_name)) {}
 
 Headers Router::common_headers() const {

@@ -34,7 +34,7 @@ struct Decision {
 class Router {
  public:
   // loopback: the listener can be reached from this machine only, and `own_name` is what it was told to listen on.
-  Router(std::vector<api::Route> routes, KeyRing keys, bool loopback, std::string own_name);
+  Router(std::vector<api::Route> routes, KeyRing keys, bool loopback, std::string_view own_name);
 
   // Routes stay valid as long as the router.
   Decision decide(const RequestHead& head) const;

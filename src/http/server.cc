@@ -177,7 +177,7 @@ void Server::State::wait_signal() {
 }
 
 Server::Server(ServerOptions options) : state_(std::make_unique<State>(std::move(options))) {
-  KeyRing(state_->options.api_keys);  // refuses bad keys before anything listens
+  [[maybe_unused]] const KeyRing keys(state_->options.api_keys);  // refuses bad keys before anything listens
   state_->listen();
 }
 

@@ -48,14 +48,14 @@ class TestClient {
     while ((at = buffer_.find(end)) == std::string::npos) {
       if (!receive()) return std::exchange(buffer_, {});
     }
-    const std::string result = buffer_.substr(0, at + end.size());
+    std::string result = buffer_.substr(0, at + end.size());
     buffer_.erase(0, at + end.size());
     return result;
   }
   std::string read(size_t bytes) {
     while (buffer_.size() < bytes && receive()) {
     }
-    const std::string result = buffer_.substr(0, bytes);
+    std::string result = buffer_.substr(0, bytes);
     buffer_.erase(0, bytes);
     return result;
   }

@@ -80,7 +80,7 @@ TEST(Linear, BitsDoNotDependOnTheOtherCalls) {
     for (int64_t i = 0; i < calls; ++i) {
       weights.push_back(test::random_matrix(random, formats[i % 3], 1 + random.below(150), in - i));
       const int64_t stride = weights.back().view.out_features + i % 4;
-      together.push_back(std::vector<float>(static_cast<size_t>(rows * stride), 77.0f));
+      together.emplace_back(static_cast<size_t>(rows * stride), 77.0f);
       alone.push_back(together.back());
     }
     std::vector<LinearCall> list;
