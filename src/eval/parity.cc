@@ -55,7 +55,8 @@ class ModelRun {
   void run() {
     const std::vector<fs::path> files = sorted_entries(golden_, false);
     if (std::none_of(files.begin(), files.end(), starts_with_case)) {
-      if (fs::exists(golden_ / "cases.json")) report_.skipped.push_back(name_ + ": drafter cases come with speculation");
+      if (fs::exists(golden_ / "cases.json"))
+        report_.skipped.push_back(name_ + ": drafter cases come with speculation");
       return;
     }
     const fs::path folder = model_folder(options_, golden_);
