@@ -29,9 +29,15 @@ class CommandLine(TandemTest):
             self.assertIn("Examples:\n", result.out)
             self.assertIn("tandem " + command, result.out)
 
+    def test_eval_alone_lists_its_checks(self):
+        for words, status in ((["eval"], 2), (["eval", "--help"], 0)):
+            result = tandem(*words)
+            self.assertEqual((result.status, result.err), (status, ""))
+            for check in ("eval skills", "eval parity"):
+                self.assertIn(check, result.out)
+
     def test_unknown_words(self):
         self.assert_fails(tandem("frobnicate"), 2, "frobnicate")
-        self.assert_fails(tandem("eval"), 2, "eval")
         self.assert_fails(tandem("eval", "nothing"), 2, "eval nothing")
         self.assert_fails(tandem("generate", "--frobnicate"), 2, "--frobnicate")
         self.assert_fails(tandem("generate", NANO, "extra"), 2, "extra")
