@@ -39,8 +39,8 @@ Threads::~Threads() {
 
 void Threads::run_job(int64_t tasks, Call call, const void* context) {
   if (tasks <= 0) return;
-  // Closed first: a worker that still holds the last job's ticket and already reads this job's number of tasks must fail to
-  // take one. Release and acquire on tasks_ order the two.
+  // Closed first: a worker that still holds the last job's ticket and already reads this job's number of tasks must
+  // fail to take one. Release and acquire on tasks_ order the two.
   const uint64_t last = generation_of(ticket_.load(std::memory_order_relaxed));
   ticket_.store(last << 32 | 0xffffffffu);
   tasks_.store(tasks, std::memory_order_release);
