@@ -2,6 +2,9 @@
 #include "api/json_body.h"
 
 #include <fmt/core.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -28,6 +31,12 @@ struct JsonBody::Node {
 
 namespace {
 
+void give_memory_back() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
+
 ApiError bad_body(const std::string& message) { return {400, "invalid_request_error", message}; }
 
 void check_utf8(std::string_view text) {
@@ -36,12 +45,18 @@ void check_utf8(std::string_view text) {
   }
 }
 
-// Counts brackets outside strings; the parser itself recurses when a deep value is destroyed or written.
-void check_depth(std::string_view text) {
+// Counts brackets and commas outside strings: the parser recurses when a deep value is destroyed or written, and takes
+// memory for each value. It would also take a NUL for the end of the text.
+void check_structure(std::string_view text) {
   int depth = 0;
+  int64_t values = 1;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
+    if (c == '\0') throw bad_body(fmt::format("The request body is not valid JSON (byte {}).", i + 1));
+    if (!in_string && (c == ',' || c == '{' || c == '[') && ++values > max_json_values) {
+      throw bad_body(fmt::format("The request body has more than {} values.", max_json_values));
+    }
     if (in_string) {
       if (c == '\\') ++i;
       if (c == '"') in_string = false;
@@ -100,8 +115,13 @@ JsonBody::JsonBody(std::shared_ptr<const Node> node, std::string path)
 
 JsonBody JsonBody::parse(std::string_view text) {
   check_utf8(text);
-  check_depth(text);
-  auto document = std::make_shared<Json>();
+  check_structure(text);
+  // What a large body took goes back to the system, or an idle server would keep it for good.
+  const bool large = text.size() > (size_t{1} << 20);
+  const std::shared_ptr<Json> document(new Json, [large](const Json* json) {
+    delete json;
+    if (large) give_memory_back();
+  });
   try {
     *document = Json::parse(text);
   } catch (const Json::parse_error& error) {

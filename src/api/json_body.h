@@ -13,10 +13,13 @@
 namespace tandem::api {
 
 constexpr int max_json_depth = 128;
+constexpr int64_t max_json_values =
+    500'000;  // a parsed value takes tens of bytes: 32 MiB of "{}," would take gigabytes
 
 class JsonBody {
  public:
-  // Throws ApiError 400: not UTF-8, nested deeper than max_json_depth, not JSON, not an object.
+  // Throws ApiError 400: not UTF-8, nested deeper than max_json_depth, more than max_json_values values, not JSON, not
+  // an object.
   static JsonBody parse(std::string_view text);
 
   bool has(std::string_view name) const;  // present and not null

@@ -47,6 +47,10 @@ std::string nested(int depth) {
 
 TEST(JsonBody, BoundsTheNestingAt128) {
   EXPECT_TRUE(JsonBody::parse(nested(128)).has("a"));
+  std::string many = R"({"x":[)";
+  for (int i = 0; i < 600'000; ++i) many += "{},";
+  EXPECT_NE(parse_refusal(many + "0]}").find("more than 500000 values"), std::string::npos);
+  EXPECT_NE(parse_refusal(std::string("{}\0[[[", 6)).find("byte 3"), std::string::npos);
   EXPECT_NE(parse_refusal(nested(129)).find("nested deeper than 128"), std::string::npos);
   EXPECT_NE(parse_refusal(nested(1000000)).find("nested deeper than 128"), std::string::npos);
   // Brackets inside strings do not count, whatever is escaped around them.

@@ -141,6 +141,10 @@ bool JsonValue::truthy() const {
 }
 
 JsonValue parse_json(std::string_view text, const std::string& where) {
+  // The library takes a NUL for the end of the text.
+  if (text.find('\0') != std::string_view::npos) {
+    throw Error(ErrorCode::usage, where, "a NUL byte", "JSON text in UTF-8");
+  }
   TreeBuilder builder;
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
     throw Error(ErrorCode::usage, where, builder.problem(), "JSON text in UTF-8");

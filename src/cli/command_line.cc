@@ -60,7 +60,11 @@ class Command {
       : app_(description, name) {
     app_.footer("Examples:\n" + examples);
     app_.option_defaults()->always_capture_default();
-    if (takes_model) app_.add_option("model", model_, "Model folder; default: the bundled model")->type_name("MODEL");
+    if (takes_model) {
+      app_.add_option("model", model_, "Model folder; default: the bundled model")
+          ->type_name("MODEL")
+          ->check([](const std::string& given) { return given.empty() ? "is empty" : ""; });
+    }
   }
   CLI::App& app() { return app_; }
   const std::string& model() const { return model_; }

@@ -86,6 +86,9 @@ std::string printable(std::string_view text) {
 }
 
 JsonDocument::JsonDocument(std::string_view text, const std::string& where) : where_(where) {
+  if (const size_t at = text.find('\0'); at != std::string_view::npos) {  // the parser takes it for the end
+    throw Error(ErrorCode::bad_file, where, fmt::format("not valid JSON at byte {}", at + 1), "a JSON object");
+  }
   NestingCheck check(where);
   const auto see = [&check](int, json::parse_event_t event, json& parsed) {
     check.see(event, parsed);

@@ -308,6 +308,9 @@ std::vector<Tensor> parse_safetensors(std::span<const std::byte> file, const std
   if (length == 0 || text[0] != '{') {
     throw Error(ErrorCode::bad_file, where + ": header", "does not begin with '{'", "a JSON object");
   }
+  if (std::string_view(text, length).find('\0') != std::string_view::npos) {  // the parser takes it for the end
+    throw Error(ErrorCode::bad_file, where + ": header", "has a NUL byte", "a JSON object");
+  }
   HeaderReader reader(where, name);
   if (!json::sax_parse(text, text + length, &reader)) {
     throw Error(ErrorCode::bad_file, where + ": header", "not valid JSON", "a JSON object");

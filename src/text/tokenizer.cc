@@ -4,11 +4,10 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/byte_level.h"
@@ -21,15 +20,15 @@ namespace {
 
 constexpr std::size_t kMaxBytes = std::size_t{1} << 30;  // positions inside a piece are 32 bits wide
 
-std::string read_file(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    throw Error(ErrorCode::bad_file, path.string(), "missing or not a file", "a tokenizer.json");
+constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;  // a vocabulary of 155,000 tokens takes 20 MB
+
+MappedFile open_file(const std::filesystem::path& path) {
+  MappedFile file = MappedFile::open(path);
+  if (file.bytes().size() > kMaxFileBytes) {
+    throw Error(ErrorCode::bad_file, path.string(), fmt::format("{} bytes", file.bytes().size()),
+                fmt::format("a tokenizer.json of at most {}", kMaxFileBytes));
   }
-  std::ifstream stream(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  if (!stream) throw Error(ErrorCode::bad_file, path.string(), "cannot be read", "a readable tokenizer.json");
-  return text;
+  return file;
 }
 
 void check_text(std::string_view text, std::size_t before) {
@@ -114,7 +113,8 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   std::error_code error;
   const auto file = std::filesystem::is_directory(path, error) ? path / "tokenizer.json" : path;
-  return parse(read_file(file), file.string());
+  const MappedFile mapped = open_file(file);
+  return parse(mapped.text(), file.string());
 }
 
 Tokenizer Tokenizer::parse(std::string_view tokenizer_json, const std::string& where) {

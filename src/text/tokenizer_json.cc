@@ -45,6 +45,8 @@ Json parse(std::string_view text, const Place& root) {
     if (depth > kMaxNesting) root.refuse(fmt::format("nests deeper than {} levels", kMaxNesting), "a tokenizer.json");
     return true;
   };
+  // The parser takes a NUL for the end of the text.
+  if (text.find('\0') != std::string_view::npos) root.refuse("not JSON: a NUL byte", "a tokenizer.json");
   try {
     return Json::parse(text, bounded);
   } catch (const Json::exception& error) {

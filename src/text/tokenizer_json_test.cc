@@ -240,7 +240,7 @@ TEST(TokenizerJson, LoadNamesAMissingFile) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.where(), (empty / "tokenizer.json").string());
-    EXPECT_NE(error.found().find("missing"), std::string::npos);
+    EXPECT_NE(error.found().find("does not exist"), std::string::npos);
   }
   std::filesystem::remove(empty);
 }

@@ -2,7 +2,10 @@
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "base/error.h"
@@ -261,6 +264,19 @@ TEST(Tokenizer, IgnoreMergesChangesOnlyWhatMergesCannotReach) {
   file["model"]["ignore_merges"] = true;
   ASSERT_EQ(merged.size(), 1u) << "\"Hello\" must be one entry of the vocabulary";
   EXPECT_EQ(Tokenizer::parse(file.dump()).encode("Hello", AddedTokens::literal), merged);
+}
+
+TEST(TokenizerFile, AHugeFileIsRefusedUnread) {
+  const auto path = std::filesystem::temp_directory_path() / ("tandem_huge_tokenizer_" + std::to_string(::getpid()));
+  std::ofstream(path).close();
+  std::filesystem::resize_file(path, std::uintmax_t{300} << 20);  // sparse
+  try {
+    Tokenizer::load(path);
+    ADD_FAILURE() << "300 MiB of zeros were read";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("at most 268435456"), std::string::npos) << error.what();
+  }
+  std::filesystem::remove(path);
 }
 
 }  // namespace

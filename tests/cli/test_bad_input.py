@@ -71,6 +71,9 @@ class Models(TandemTest):
                 command += ["--skills", os.path.join(NANO, "skills.json")]
             self.assert_fails(tandem(*command), status, *words)
 
+    def test_an_empty_model_is_not_the_bundled_one(self):
+        self.assert_fails(tandem("inspect", ""), 2, "empty")
+
     def test_missing_model(self):
         self.fails(self.path("none"), 3, self.path("none"), "does not exist")
         self.fails(self.write("file", "x"), 3, "not a folder")
