@@ -47,7 +47,8 @@ timed() {
     return 1
   fi
 }
-trap 'say "summary at $(git rev-parse --short HEAD)"; ((${#summary[@]})) && printf "  %s\n" "${summary[@]}"' EXIT
+commit=$(git rev-parse --short HEAD)
+trap 'say "summary at $commit"; ((${#summary[@]})) && printf "  %s\n" "${summary[@]}"' EXIT
 
 # The machine's own Debian 12 sources, as "site release component" lines.
 debian_sources() {
@@ -80,6 +81,7 @@ make_chroot() {
   cp -L /etc/hosts "$chroot/etc/hosts"
   cp -L /etc/ssl/certs/ca-certificates.crt "$chroot/etc/ssl/certs/ca-certificates.crt"
   mount -t proc proc "$chroot/proc"
+  mount -t devpts -o newinstance,ptmxmode=0666 devpts "$chroot/dev/pts"
 }
 
 clone() {
