@@ -57,6 +57,10 @@ float row_sum(WeightFormat format, const float* w, const float* x, int64_t k, in
 struct Case {
   int64_t outputs, k, cut, rows, block_row, misaligned;
 };
+// In the test's name, in place of its bytes.
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.outputs << "x" << c.k << " cut " << c.cut << " rows " << c.rows << " from " << c.block_row;
+}
 constexpr Case cases[] = {
     {4, 16, 16, 1, 0, 0},        {1, 1, 1, 1, 0, 1},         {7, 33, 17, 3, 5, 1},       {5, 129, 128, 2, 127, 3},
     {9, 1023, 1023, 7, 0, 1},    {6, 1025, 511, 1, 100, 0},  {5, 1024, 512, 13, 0, 2},   {4, 2047, 1024, 6, 64, 1},
