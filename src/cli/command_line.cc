@@ -267,9 +267,10 @@ int serve(const Words& words) {
   if (!command.parse(words)) return 0;
   options.model = command.model();
   if (print_config) {
-    static const std::regex keys("(^|\n)api-key=[^\"\n][^\n]*"), empty_lists("(^|\n)(api-key|served-model-name)=\"\"");
+    static const std::regex keys("(^|\n)api-key=[^\"\n][^\n]*"),
+        not_given("(^|\n)(model|api-key|served-model-name)=\"\"");
     std::string text = command.app().config_to_str(true, false);
-    text = std::regex_replace(text, empty_lists, "$1# $2 is not set");
+    text = std::regex_replace(text, not_given, "$1# $2 is not set");
     write_out(std::regex_replace(text, keys, "$1# api-key is set, and not shown"));
     return 0;
   }
