@@ -25,6 +25,13 @@ class ServiceTest : public testing::Test {
       engine.state.ready = true;
       service.set_model(&served);
     }
+    ~Setup() {  // ends what the test left open, as the server does when it stops: session and connection hold each
+                // other
+      service.abort_active();
+      executor.run();
+    }
+    Setup(const Setup&) = delete;
+    Setup& operator=(const Setup&) = delete;
     std::shared_ptr<RecordingResponder> call(const std::string& method, const std::string& path,
                                              const std::string& body = {}) {
       auto responder = std::make_shared<RecordingResponder>();
