@@ -39,11 +39,9 @@ void Scratch::lay_out(Arena& arena, const model::Shape& s, const Capacity& capac
   index_k = floats(rows * s.index_head_dim);
   index_gate = floats(rows * s.index_head_dim);
   index_weights = floats(rows * s.index_n_heads);
-  max_pools = capacity.pages * ops::page_rows / s.index_kpool;
-  const int64_t order_length = std::max(max_pools, s.pool_budget() + 1);
-  scores = floats(threads * order_length);
-  order = arena.take<int32_t>(threads * order_length);
-  max_pools = order_length;
+  max_pools = std::max(capacity.pages * ops::page_rows / s.index_kpool, s.pool_budget() + 1);
+  scores = floats(threads * max_pools);
+  order = arena.take<int32_t>(threads * max_pools);
   attend = floats(threads * ops::sparse_attend_scratch(s.max_selected(), s.kv_lora_rank));
   pointers = arena.take<const float*>(threads * s.max_selected());
   selected = arena.take<int32_t>(rows * s.max_selected());
