@@ -131,6 +131,7 @@ const char* reason_name(const engine::Reply& reply, bool stop_string) {
   switch (reply.reason) {
     case engine::FinishReason::stop: return "stop";
     case engine::FinishReason::length: return "length";
+    case engine::FinishReason::deadline: return "deadline";
     case engine::FinishReason::cancelled: return "cancelled";
     case engine::FinishReason::error: return "error";
   }

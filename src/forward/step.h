@@ -1,7 +1,9 @@
 // The step: everything a rank needs to know to run one forward pass, as plain arrays (design.md 3). Prefill, decode and
-// verification are the same call with different segments.
+// verification are the same call with different segments; moves of state are part of the step, so that every rank does
+// the same ones and a recorded list of steps replays without the engine.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,18 +19,56 @@ struct Segment {
   int32_t rows = 0;
   int32_t certain_rows = 0;  // rows that will be kept whatever the logits say: prompt rows, the pending token
   int64_t position = 0;      // absolute position of the first row = rows of the stream committed before this step
+
+  bool operator==(const Segment&) const = default;
+};
+
+// A slot's state at `length` rows, copied to a kept-state record or back from one.
+struct StateMove {
+  int32_t slot = 0;
+  int32_t record = 0;
+  int64_t length = 0;  // ≥ 1; keep: from the last certain row to the end of the slot's stream; restore: as it was kept
+
+  bool operator==(const StateMove&) const = default;
+};
+
+// The first `rows` token rows of page `from` copied to page `to` in every plane (copy-on-write of a partial page).
+struct PageCopy {
+  int32_t from = 0, to = 0;
+  int32_t rows = 0;
+  int32_t group = 0;  // the pages' rank under decode-context parallelism: table entry modulo its size; else 0
+
+  bool operator==(const PageCopy&) const = default;
 };
 
 struct Step {
-  std::vector<int32_t> tokens;     // [rows]
-  std::vector<int64_t> positions;  // [rows] absolute
-  std::vector<Segment> segments;
-  std::vector<int32_t> page_tables;  // physical pages of 256 token rows, concatenated over segments; 0 is the null page
+  // Moves, done in this order before any row runs. A slot may be kept and then restored or started afresh.
+  std::vector<StateMove> keeps;
+  std::vector<StateMove> restores;
+  std::vector<PageCopy> page_copies;
+
+  std::vector<int32_t> tokens;       // [rows]; a step without rows only moves states and computes head_slots
+  std::vector<int64_t> positions;    // [rows] absolute
+  std::vector<Segment> segments;     // of different slots, in the order of their rows
+  std::vector<int32_t> page_tables;  // physical pages of token rows, concatenated over segments; 0 is the null page
   std::vector<int32_t> logit_rows;   // rows whose logits are wanted, ascending
+  // Slots whose last row's logits are wanted from the head row that they hold (a restored prompt needs no forward);
+  // none of them has a segment in this step. Their logits follow those of logit_rows.
+  std::vector<int32_t> head_slots;
+
+  void clear();  // keeps the memory
+  bool operator==(const Step&) const = default;
 };
 
 // A step of one stream in slot 0 that owns pages 1 … `pages`: `tokens` at position, position + 1, …, all of them
 // certain. No logit rows.
 Step single_stream_step(std::span<const int32_t> tokens, int64_t position, int32_t pages);
+
+// The step as bytes (little-endian; layout in docs/internals/formats.md): version, lengths, arrays, CRC32C. `bytes` is
+// overwritten and keeps its memory.
+void write_step(const Step& step, std::vector<std::byte>& bytes);
+// Throws Error(bad_file) for bytes that are short, too many, of another version, damaged, or whose counts do not
+// agree. `step` keeps its memory.
+void read_step(std::span<const std::byte> bytes, Step& step);
 
 }  // namespace tandem::forward

@@ -12,41 +12,61 @@
 #include "model/weights.h"
 
 namespace tandem::device {
+class Exchange;
 class Threads;
-}
+}  // namespace tandem::device
 
 namespace tandem::forward {
 
 class Probe;  // forward/probe.h: what parity wants to see inside a step
 
+// Element type of latent rows and pooled index keys (--kv-cache-dtype). Rows are rounded once, when they are stored.
+enum class CacheType : uint8_t { f32, bf16 };
+
 // How much state the model keeps; everything is allocated in the constructor.
 struct Capacity {
-  int32_t slots = 1;            // streams at a time
-  int64_t pages = 2;            // pages of the token pool, the null page 0 included
-  int32_t max_rows = 512;       // rows of one step (the prefill chunk)
-  int32_t max_logit_rows = 32;  // rows of one step whose logits may be asked for
+  int32_t slots = 1;             // streams at a time
+  int64_t pages = 2;             // pages of a rank's token pool, the null page 0 included
+  int64_t max_stream_pages = 0;  // entries of the longest page table; 0: pages
+  int32_t max_rows = 512;        // rows of one step (the prefill chunk)
+  int32_t max_logit_rows = 32;   // rows and head slots of one step whose logits may be asked for
+  int32_t kept_states = 0;       // records of kept states
+  int32_t page_rows = 256;       // token rows of a page: a multiple of index_kpool, at most 256
+  CacheType cache_type = CacheType::f32;
+};
+
+// This model's part of a group of ranks (design.md 1, "two leaves"). One rank computes both leaves.
+struct Ranks {
+  int32_t rank = 0;
+  int32_t tensor_parallel_size = 1;          // 1 or 2: heads, MLP width and experts by leaf, the vocabulary by halves
+  int32_t decode_context_parallel_size = 1;  // 1 or 2 (then equal to tensor_parallel_size): pages by parity of their
+                                             // entry; entry j of a page table is a page of rank j mod 2's pool
 };
 
 class TextModel {
  public:
-  static constexpr int64_t page_rows = 256;  // token rows of a page
+  static constexpr int64_t page_rows = 256;  // Capacity::page_rows unless a test wants smaller pages
 
   // `shape` and `weights` must outlive the model. Throws Error(does_not_fit) when memory cannot be had.
   TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
             Mutation mutation = Mutation::none);
   ~TextModel();
 
-  // Bytes that a model of this capacity allocates (caches, slots, scratch), by the same formulas as the constructor.
+  // Bytes that a model of this capacity allocates (caches, slots, kept states, scratch), by the same formulas as the
+  // constructor.
   static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1);
+  // Bytes of one kept-state record.
+  static int64_t kept_state_bytes(const model::Shape& shape);
 
-  // Runs the step. Rows must continue each stream at its committed length: running a step at position p makes p the
-  // length, whatever was run beyond it before ("commit and roll-back are set length"). p may lie below the end of the
-  // last step only by rows that were not certain. Slots start at length 0; a segment at position 0 starts the slot
-  // afresh. Results are valid until the next run. Throws Error(internal) for a step that breaks these rules.
+  // Runs the step: its moves, then its rows, then the logits. Rows must continue each stream at its committed length:
+  // running a step at position p makes p the length, whatever was run beyond it before ("commit and roll-back are set
+  // length"). p may lie below the end of the last step only by rows that were not certain. Slots start at length 0; a
+  // segment at position 0 starts the slot afresh. Results are valid until the next run. Throws Error(internal) for a
+  // step that breaks these rules.
   void run(const Step& step, Probe* probe = nullptr);
 
-  // [logit_rows.size(), vocab_size] fp32 and the post-final-norm hidden of all rows [rows, hidden_size] of the last
-  // run.
+  // [logit_rows.size() + head_slots.size(), vocab_size] fp32 and the post-final-norm hidden of all rows [rows,
+  // hidden_size] of the last run.
   std::span<const float> logits() const;
   std::span<const float> hidden() const;
 

@@ -1,0 +1,80 @@
+// The kept states: which prefixes of tokens can be resumed, found by comparing tokens (design.md 5, spec/runtime.md
+// b.4 to b.6). A prefix tree over token ids, one tree a salt; a state sits at the depth of its length and holds
+// references to its pages and one record of the model's kept-state array. Host-side bookkeeping only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/page_allocator.h"
+
+namespace tandem::cache {
+
+// Why a prompt was not resumed further than it was.
+enum class MissReason {
+  none,        // the whole prompt was kept
+  new_prefix,  // nothing longer was ever kept
+  evicted,     // a longer state had been kept and was evicted
+  other_salt,  // a longer state is kept under another cache_salt
+};
+
+struct Match {
+  int32_t record = -1;  // the longest kept state whose tokens are a prefix of (or equal to) the prompt; -1: none
+  int64_t length = 0;   // its tokens
+  int64_t common = 0;   // tokens that the prompt shares with the text of any state of this salt; ≥ length
+  MissReason reason = MissReason::new_prefix;
+};
+
+struct Kept {
+  int32_t record = -1;  // -1: no room, every record is pinned
+  bool is_new = false;  // false: these tokens were kept already, nothing needs to be copied
+};
+
+class PrefixIndex {
+ public:
+  // `pages` must outlive the index. `records`: kept states at a time; 0: nothing is ever kept.
+  PrefixIndex(int32_t records, PageAllocator& pages, int64_t page_rows);
+  ~PrefixIndex();
+
+  // The longest kept prefix with at most `limit` tokens. Changes nothing.
+  Match find(std::span<const int32_t> ids, std::string_view salt, int64_t limit) const;
+  // The page table of a state: ceil(length / page_rows) entries.
+  std::span<const int32_t> page_table(int32_t record) const;
+  int64_t length(int32_t record) const;
+
+  // A request resumed from this state: makes it the most recently used. `fork`: other conversations part here (the
+  // request's tokens leave the stored text at this state's end), so it is no older turn of one conversation.
+  void touch(int32_t record, bool fork);
+  // Pinned states are not evicted: between the decision to restore or keep and the step that does it. Nests.
+  void pin(int32_t record);
+  void unpin(int32_t record);
+
+  // Keeps the state of these tokens. page_table: at least ceil(n / page_rows) entries; references are added. When no
+  // record is free the next victim is evicted. `fork` as in touch().
+  Kept keep(std::span<const int32_t> ids, std::string_view salt, std::span<const int32_t> page_table, bool fork);
+
+  // Evicts one state: superseded ones first (a longer state of the same conversation is kept and no conversation forks
+  // here), then the least recently used; forks by recency only; pinned ones never. False if there is none.
+  bool evict();
+  // Drops every state (not the pinned ones).
+  void clear();
+
+  int32_t states() const;
+  int32_t records() const;
+  // Pages of a group that would be free if every state that is not pinned were evicted.
+  int32_t reclaimable(int32_t group) const;
+  int64_t evictions() const;  // since the start
+
+  // Throws Error(internal) unless the tree, the records and the page references agree. For tests.
+  void check() const;
+
+ private:
+  struct Tree;
+  std::unique_ptr<Tree> tree_;
+};
+
+}  // namespace tandem::cache
