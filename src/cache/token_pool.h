@@ -1,6 +1,5 @@
-// The paged pool of token rows: latent rows and pooled index keys of every DSA layer (design.md 5). A page holds 256
-// token rows in every plane; page 0 is the null page. Who owns which page is the business of whoever hands out page
-// tables.
+// The paged pool of token rows: latent rows and pooled index keys of every DSA layer (design.md 5). A page holds
+// `page_rows` token rows in every plane; page 0 is the null page. Who holds which page is PageAllocator's business.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +13,19 @@ namespace tandem::cache {
 class TokenPool {
  public:
   // `planes` layers with caches: the DSA layers in order, then the MTP layer.
-  TokenPool(const model::Shape& shape, int64_t planes, int64_t pages);
-  static int64_t bytes(const model::Shape& shape, int64_t planes, int64_t pages);
+  TokenPool(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows);
+  static int64_t bytes(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows);
 
   int64_t pages() const { return pages_; }
   // Views of plane `layer` through a stream's page table.
   ops::PagedPlane latent(int64_t layer, const int32_t* page_table);
   ops::PagedPlane pooled(int64_t layer, const int32_t* page_table);
 
+  // The first `rows` token rows of a page, and the pools that begin in them, to another page in every plane.
+  void copy_page(int64_t from, int64_t to, int64_t rows);
+
  private:
-  int64_t pages_, latent_width_, index_width_, pools_of_page_;
+  int64_t planes_, pages_, page_rows_, kpool_, latent_width_, index_width_, pools_of_page_;
   device::HostMemory latent_, pooled_;  // fp32 [planes, pages, rows of a page, width]
 };
 

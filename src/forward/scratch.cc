@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "ops/attend/sparse_attend.h"
-#include "ops/latent/pages.h"
 
 namespace tandem::forward {
 namespace {
@@ -39,7 +38,8 @@ void Scratch::lay_out(Arena& arena, const model::Shape& s, const Capacity& capac
   index_k = floats(rows * s.index_head_dim);
   index_gate = floats(rows * s.index_head_dim);
   index_weights = floats(rows * s.index_n_heads);
-  max_pools = std::max(capacity.pages * ops::page_rows / s.index_kpool, s.pool_budget() + 1);
+  const int64_t stream_pages = capacity.max_stream_pages > 0 ? capacity.max_stream_pages : capacity.pages;
+  max_pools = std::max(stream_pages * capacity.page_rows / s.index_kpool, s.pool_budget() + 1);
   scores = floats(threads * max_pools);
   order = arena.take<int32_t>(threads * max_pools);
   attend = floats(threads * ops::sparse_attend_scratch(s.max_selected(), s.kv_lora_rank));

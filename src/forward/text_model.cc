@@ -51,7 +51,7 @@ struct TextModel::State {
         threads(t),
         capacity(c),
         mutation(m),
-        pool(s, count_cached(s), c.pages),
+        pool(s, count_cached(s), c.pages, c.page_rows),
         slots(s, count_kda(s), count_cached(s), c.slots),
         expert_scratch(forward::expert_scratch(s, c.max_rows)),
         end(static_cast<size_t>(c.slots)),
@@ -83,7 +83,7 @@ struct TextModel::State {
       bad_step(fmt::format("{} certain rows of {}, at most {} may be uncertain", segment.certain_rows, segment.rows,
                            cache::max_window));
     }
-    const int64_t pages = (segment.position + segment.rows + page_rows - 1) / page_rows;
+    const int64_t pages = (segment.position + segment.rows + capacity.page_rows - 1) / capacity.page_rows;
     if (segment.page_table < 0 || segment.pages < pages ||
         segment.page_table + segment.pages > static_cast<int64_t>(step.page_tables.size())) {
       bad_step(fmt::format("page table of {} pages for {} tokens", segment.pages, segment.position + segment.rows));
@@ -277,7 +277,7 @@ int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, i
   Scratch scratch{};
   scratch.lay_out(arena, shape, capacity, threads);
   return arena.used() + expert_scratch_bytes(shape, capacity.max_rows) +
-         cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages) +
+         cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages, capacity.page_rows) +
          capacity.slots * cache::Slots::bytes_of_slot(shape, count_kda(shape), count_cached(shape));
 }
 
