@@ -1,5 +1,6 @@
-// What a stream remembers beside its token rows, in fixed slots: KDA states and logs, rings of raw convolution rows and
-// of raw index rows. Everything is found by absolute position, so commit and roll-back are "set length" (design.md 5).
+// What a stream remembers beside its token rows, in fixed slots: KDA states and logs, rings of raw convolution rows, of
+// raw index rows and of head rows. Everything is found by absolute position, so commit and roll-back are "set length"
+// (design.md 5).
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,8 @@ class Slots {
   float* conv_ring(int64_t slot, int64_t layer);       // [ring_rows, 3·heads·dim]
   float* index_key_ring(int64_t slot, int64_t layer);  // [ring_rows, index_head_dim]
   float* index_gate_ring(int64_t slot, int64_t layer);
+  // Post-final-norm hidden row of a position among the last ring_rows ones: [hidden_size].
+  float* head_row(int64_t slot, int64_t position);
 
   int64_t kda_block(int64_t slot) const { return block_[static_cast<size_t>(slot)]; }
   void set_kda_block(int64_t slot, int64_t block) { block_[static_cast<size_t>(slot)] = block; }
@@ -34,8 +37,8 @@ class Slots {
   void reset(int64_t slot);
 
  private:
-  int64_t kda_layers_, index_layers_, heads_, dim_, index_width_;
-  std::vector<float> s0_, log_, conv_, index_;
+  int64_t kda_layers_, index_layers_, heads_, dim_, index_width_, hidden_;
+  std::vector<float> s0_, log_, conv_, index_, head_;
   std::vector<int64_t> block_;
 };
 

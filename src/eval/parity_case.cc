@@ -120,7 +120,7 @@ class CaseRun {
     if (file_.find("stream_pos") != nullptr) recorder_.positions = integers("stream_pos");
     logit_positions_ = integers("logits_pos");
     const auto rows = static_cast<int32_t>(ids_.size());
-    text_.emplace(shape(), *model.weights, *model.threads, forward::Capacity{1, pages_ + 1, rows, rows},
+    text_.emplace(shape(), *model.weights, *model.threads, forward::Capacity{.pages = pages_ + 1, .max_rows = rows, .max_logit_rows = rows},
                   model.mutation);
   }
 

@@ -33,8 +33,7 @@ void store(const Pass& pass, const PreparedLayer& layer, const Segment& segment)
   const int32_t* pages = pass.step.page_tables.data() + segment.page_table;
   const ops::PagedPlane latent = pass.pool.latent(layer.state_layer, pages);
   for (int64_t i = 0; i < segment.rows; ++i) {
-    std::copy_n(s.latent + (segment.first_row + i) * shape.kv_lora_rank, shape.kv_lora_rank,
-                latent.row(segment.position + i));
+    latent.store(segment.position + i, s.latent + (segment.first_row + i) * shape.kv_lora_rank);
   }
   ops::IndexStore index;
   index.dim = shape.index_head_dim;

@@ -51,7 +51,7 @@ TEST(DsaAttention, TheLatentNormUsesRmsNormEps) {
   arena.start_at(memory.data());
   scratch.lay_out(arena, shape, capacity, 1);
   ops::ExpertScratch experts = expert_scratch(shape, 4);
-  cache::TokenPool pool(shape, 1, 2);
+  cache::TokenPool pool(shape, 1, 2, ops::page_rows);
   cache::Slots slots(shape, 1, 1, 1);
   const std::vector<int32_t> token{1};
   const Step step = single_stream_step(token, 0, 1);

@@ -1,7 +1,19 @@
-// The step of one stream.
+// Steps made and emptied.
 #include "forward/step.h"
 
 namespace tandem::forward {
+
+void Step::clear() {
+  keeps.clear();
+  restores.clear();
+  page_copies.clear();
+  tokens.clear();
+  positions.clear();
+  segments.clear();
+  page_tables.clear();
+  logit_rows.clear();
+  head_slots.clear();
+}
 
 Step single_stream_step(std::span<const int32_t> tokens, int64_t position, int32_t pages) {
   Step step;

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
+#include "cache/kept_states.h"
 #include "device/host_memory.h"
 #include "forward/pass.h"
 #include "ops/embed/embed.h"
@@ -37,12 +39,14 @@ struct TextModel::State {
   Mutation mutation;
   cache::TokenPool pool;
   cache::Slots slots;
+  cache::KeptStates kept;
   ops::ExpertScratch expert_scratch;
   device::HostMemory memory;
   Scratch scratch{};
   std::vector<PreparedLayer> layers;
   std::vector<PreparedLayer> mtp_layer;   // none or one
   std::vector<int64_t> end, certain_end;  // [slots] of the last step
+  std::vector<uint8_t> in_step;           // [slots] has a segment in the step that is being checked
   int64_t rows = 0, logit_rows = 0, mtp_rows = 0, mtp_logit_rows = 0;
 
   State(const model::Shape& s, const model::TextWeights& w, device::Threads& t, const Capacity& c, Mutation m)
@@ -53,9 +57,11 @@ struct TextModel::State {
         mutation(m),
         pool(s, count_cached(s), c.pages, c.page_rows),
         slots(s, count_kda(s), count_cached(s), c.slots),
+        kept(s, count_kda(s), count_cached(s), c.kept_states),
         expert_scratch(forward::expert_scratch(s, c.max_rows)),
         end(static_cast<size_t>(c.slots)),
-        certain_end(static_cast<size_t>(c.slots)) {
+        certain_end(static_cast<size_t>(c.slots)),
+        in_step(static_cast<size_t>(c.slots)) {
     Arena arena;
     scratch.lay_out(arena, shape, capacity, threads.count());
     memory = device::HostMemory(arena.used(), "activations", "a smaller --max-num-batched-tokens");
@@ -71,9 +77,16 @@ struct TextModel::State {
     return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation};
   }
 
+  void check_slot(int32_t slot) const {
+    if (slot < 0 || slot >= capacity.slots) bad_step(fmt::format("slot {} of {}", slot, capacity.slots));
+  }
+
+  void check_record(int32_t record) const {
+    if (record < 0 || record >= kept.records()) bad_step(fmt::format("record {} of {}", record, kept.records()));
+  }
+
   void check_segment(const Segment& segment, const Step& step, bool text) const {
-    if (segment.slot < 0 || segment.slot >= capacity.slots)
-      bad_step(fmt::format("slot {} of {}", segment.slot, capacity.slots));
+    check_slot(segment.slot);
     if (segment.rows < 1 || segment.first_row < 0 ||
         segment.first_row + segment.rows > static_cast<int64_t>(step.tokens.size())) {
       bad_step(fmt::format("segment of {} rows at row {}", segment.rows, segment.first_row));
@@ -85,6 +98,7 @@ struct TextModel::State {
     }
     const int64_t pages = (segment.position + segment.rows + capacity.page_rows - 1) / capacity.page_rows;
     if (segment.page_table < 0 || segment.pages < pages ||
+        (capacity.max_stream_pages > 0 && segment.pages > capacity.max_stream_pages) ||
         segment.page_table + segment.pages > static_cast<int64_t>(step.page_tables.size())) {
       bad_step(fmt::format("page table of {} pages for {} tokens", segment.pages, segment.position + segment.rows));
     }
@@ -99,14 +113,15 @@ struct TextModel::State {
     }
   }
 
-  void check(const Step& step, bool text) const {
+  void check(const Step& step, bool text) {
     const auto step_rows = static_cast<int64_t>(step.tokens.size());
-    if (step_rows < 1 || step_rows > capacity.max_rows)
+    const auto wanted = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
+    const bool only_moves = step_rows == 0 && text && (wanted > 0 || has_moves(step));
+    if ((step_rows < 1 && !only_moves) || step_rows > capacity.max_rows)
       bad_step(fmt::format("{} rows, at most {}", step_rows, capacity.max_rows));
     if (step.positions.size() != step.tokens.size()) bad_step("positions and tokens differ in number");
-    if (static_cast<int64_t>(step.logit_rows.size()) > capacity.max_logit_rows) {
-      bad_step(fmt::format("{} logit rows, at most {}", step.logit_rows.size(), capacity.max_logit_rows));
-    }
+    if (wanted > capacity.max_logit_rows)
+      bad_step(fmt::format("{} logit rows, at most {}", wanted, capacity.max_logit_rows));
     for (const int32_t row : step.logit_rows) {
       if (row < 0 || row >= step_rows) bad_step(fmt::format("logit row {}", row));
     }
@@ -115,12 +130,59 @@ struct TextModel::State {
         bad_step(fmt::format("token id {} with a vocabulary of {}", token, shape.vocab_size));
     }
     int64_t covered = 0;
+    std::fill(in_step.begin(), in_step.end(), uint8_t{0});
     for (const Segment& segment : step.segments) {
       check_segment(segment, step, text);
       if (segment.first_row != covered) bad_step("segments do not cover the rows in order");
       covered += segment.rows;
+      if (std::exchange(in_step[static_cast<size_t>(segment.slot)], uint8_t{1}) != 0)
+        bad_step(fmt::format("two segments of slot {}", segment.slot));
     }
     if (covered != step_rows) bad_step("segments do not cover the rows");
+    for (const int32_t slot : step.head_slots) {
+      check_slot(slot);
+      if (in_step[static_cast<size_t>(slot)] != 0) bad_step(fmt::format("head of slot {}, which has rows", slot));
+      if (end[static_cast<size_t>(slot)] == 0) bad_step(fmt::format("head of slot {}, which is empty", slot));
+    }
+  }
+
+  static bool has_moves(const Step& step) {
+    return !step.keeps.empty() || !step.restores.empty() || !step.page_copies.empty();
+  }
+
+  void keep(const StateMove& move) {
+    check_slot(move.slot);
+    check_record(move.record);
+    const auto slot = static_cast<size_t>(move.slot);
+    if (move.length < 1 || move.length < certain_end[slot] || move.length > end[slot]) {
+      bad_step(fmt::format("slot {} kept at {} rows, it has {} to {}", move.slot, move.length, certain_end[slot],
+                           end[slot]));
+    }
+    kept.save(threads, slots, move.slot, move.length, move.record);
+  }
+
+  void restore(const StateMove& move) {
+    check_slot(move.slot);
+    check_record(move.record);
+    if (move.length < 1 || kept.length(move.record) != move.length) {
+      bad_step(
+          fmt::format("record {} restored at {} rows, it has {}", move.record, move.length, kept.length(move.record)));
+    }
+    kept.restore(threads, move.record, slots, move.slot);
+    end[static_cast<size_t>(move.slot)] = certain_end[static_cast<size_t>(move.slot)] = move.length;
+  }
+
+  void copy_page(const PageCopy& copy) {
+    const auto is_page = [this](int32_t page) { return page >= 1 && page < capacity.pages; };
+    if (!is_page(copy.from) || !is_page(copy.to) || copy.rows < 1 || copy.rows > capacity.page_rows)
+      bad_step(fmt::format("{} rows of page {} copied to page {}", copy.rows, copy.from, copy.to));
+    pool.copy_page(copy.from, copy.to, copy.rows);
+  }
+
+  void run_moves(const Step& step) {
+    for (const StateMove& move : step.keeps) keep(move);
+    for (const StateMove& move : step.restores) restore(move);
+    for (const PageCopy& copy : step.page_copies) copy_page(copy);
   }
 
   // mHC around a sub-layer: x = norm(collapse(streams)); y = sub(x); streams = mix(streams, y).
@@ -189,33 +251,49 @@ struct TextModel::State {
     }
   }
 
-  void head(const Step& step, const float* hidden, float* logits) {
+  // Logits of the wanted rows of `hidden`, then, for text rows, of the head rows of step.head_slots.
+  void head(const Step& step, const float* hidden, float* logits, bool text) {
     const int64_t width = shape.hidden_size;
-    for (size_t i = 0; i < step.logit_rows.size(); ++i) {
-      std::copy_n(hidden + step.logit_rows[i] * width, width, scratch.logit_hidden + static_cast<int64_t>(i) * width);
+    float* to = scratch.logit_hidden;
+    for (const int32_t row : step.logit_rows) to = std::copy_n(hidden + row * width, width, to);
+    if (text) {
+      for (const int32_t slot : step.head_slots)
+        to = std::copy_n(slots.head_row(slot, end[static_cast<size_t>(slot)] - 1), width, to);
     }
-    ops::linear(threads, weights.lm_head, scratch.logit_hidden, logits, static_cast<int64_t>(step.logit_rows.size()));
+    ops::linear(threads, weights.lm_head, scratch.logit_hidden, logits, (to - scratch.logit_hidden) / width);
+  }
+
+  // After the rows of a segment: its block, its length and its last head rows.
+  void commit(const Segment& segment) {
+    const auto slot = static_cast<size_t>(segment.slot);
+    slots.set_kda_block(segment.slot, ops::kda_block_after(slots.kda_block(segment.slot), segment.position,
+                                                           segment.rows, segment.certain_rows));
+    end[slot] = segment.position + segment.rows;
+    certain_end[slot] = segment.position + segment.certain_rows;
+    for (int64_t i = std::max<int64_t>(0, segment.rows - cache::ring_rows); i < segment.rows; ++i) {
+      std::copy_n(scratch.hidden + (segment.first_row + i) * shape.hidden_size, shape.hidden_size,
+                  slots.head_row(segment.slot, segment.position + i));
+    }
   }
 
   void run(const Step& step, Probe* probe) {
+    run_moves(step);  // checked one by one: what a restore leaves is what the segments must continue
     check(step, true);
     rows = static_cast<int64_t>(step.tokens.size());
-    logit_rows = static_cast<int64_t>(step.logit_rows.size());
+    logit_rows = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
+    if (rows > 0) run_rows(step, probe);
+    head(step, scratch.hidden, scratch.logits, true);
+  }
+
+  void run_rows(const Step& step, Probe* probe) {
     for (const Segment& segment : step.segments) {
       if (segment.position == 0) slots.reset(segment.slot);
     }
     ops::embed(weights.embed_tokens, step.tokens, shape.hc_mult, scratch.streams, shape.hc_mult * shape.hidden_size);
     const Pass shared = pass(step, probe);
     for (int64_t number = 0; number < shape.num_hidden_layers; ++number) run_layer(shared, number);
-    for (const Segment& segment : step.segments) {
-      const auto slot = static_cast<size_t>(segment.slot);
-      slots.set_kda_block(segment.slot, ops::kda_block_after(slots.kda_block(segment.slot), segment.position,
-                                                             segment.rows, segment.certain_rows));
-      end[slot] = segment.position + segment.rows;
-      certain_end[slot] = segment.position + segment.certain_rows;
-    }
     collapse();
-    head(step, scratch.hidden, scratch.logits);
+    for (const Segment& segment : step.segments) commit(segment);
   }
 
   // u = eh_proj·[RMSNorm(embedding; enorm) ‖ RMSNorm(hidden; hnorm)], embedding half first.
@@ -262,7 +340,7 @@ struct TextModel::State {
       ops::rms_norm(scratch.mtp_x + row * width, weights.mtp->shared_head_norm.data(), shape.rms_norm_eps, width,
                     scratch.mtp_hidden + row * width);
     }
-    head(step, scratch.mtp_hidden, scratch.mtp_logits);
+    head(step, scratch.mtp_hidden, scratch.mtp_logits, false);
   }
 };
 
@@ -278,7 +356,12 @@ int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, i
   scratch.lay_out(arena, shape, capacity, threads);
   return arena.used() + expert_scratch_bytes(shape, capacity.max_rows) +
          cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages, capacity.page_rows) +
-         capacity.slots * cache::Slots::bytes_of_slot(shape, count_kda(shape), count_cached(shape));
+         capacity.slots * cache::Slots::bytes_of_slot(shape, count_kda(shape), count_cached(shape)) +
+         capacity.kept_states * kept_state_bytes(shape);
+}
+
+int64_t TextModel::kept_state_bytes(const model::Shape& shape) {
+  return cache::KeptStates::bytes_of_record(shape, count_kda(shape), count_cached(shape));
 }
 
 void TextModel::run(const Step& step, Probe* probe) { state_->run(step, probe); }

@@ -2,45 +2,14 @@
 #include "forward/text_model.h"
 
 #include <cstring>
-#include <map>
 
 #include "base/error.h"
 #include "device/threads.h"
-#include "model/checkpoint.h"
+#include "forward/test_models.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::forward {
 namespace {
-
-const std::string golden = std::string(TANDEM_SOURCE_DIR) + "/tests/golden/";
-
-// A model folder loaded once for all tests of this program.
-struct Loaded {
-  model::Shape shape;
-  model::Checkpoint checkpoint;
-  model::TextWeights weights;
-
-  explicit Loaded(const std::string& folder)
-      : shape(model::read_shape(folder)),
-        checkpoint(model::Checkpoint::open(folder)),
-        weights(model::load_text_weights(checkpoint, shape)) {}
-};
-
-const Loaded& loaded(const std::string& name) {
-  static std::map<std::string, Loaded> models;
-  const auto found = models.find(name);
-  if (found != models.end()) return found->second;
-  const std::string folder = name == "nano" ? std::string(TANDEM_SOURCE_DIR) + "/models/nano" : golden + name;
-  return models.emplace(name, Loaded(folder)).first->second;
-}
-
-std::vector<int32_t> golden_ids(const std::string& model, const std::string& name) {
-  const auto file = model::Checkpoint::open(golden + model + "/" + name + ".safetensors");
-  const model::Tensor& ids = file.at("ids");
-  std::vector<int32_t> out(static_cast<size_t>(ids.elements()));
-  std::memcpy(out.data(), ids.data.data(), ids.data.size());
-  return out;
-}
 
 // Everything that a run leaves behind: logits of every row, the KDA states, compared bit for bit.
 struct Trace {
@@ -60,7 +29,8 @@ class Stream {
   Stream(const std::string& model, int threads = 2, int32_t max_rows = 256)
       : loaded_(loaded(model)),
         threads_(threads),
-        text_(loaded_.shape, loaded_.weights, threads_, Capacity{2, 9, max_rows, max_rows}) {}
+        text_(loaded_.shape, loaded_.weights, threads_,
+              Capacity{.slots = 2, .pages = 9, .max_rows = max_rows, .max_logit_rows = max_rows}) {}
 
   // Runs tokens at `position`; all rows but the last `uncertain` ones are certain.
   void run(std::span<const int32_t> tokens, int64_t position, int32_t uncertain = 0) {
@@ -298,13 +268,19 @@ TEST(TextModel, AStepThatBreaksTheRulesIsRefused) {
 
 TEST(TextModel, PlannedBytesGrowWithEveryPart) {
   const model::Shape& shape = loaded("tinyA").shape;
-  const int64_t base = TextModel::planned_bytes(shape, {1, 2, 16, 1});
-  EXPECT_EQ(TextModel::planned_bytes(shape, {1, 3, 16, 1}) - base,
+  const auto capacity = [](int32_t slots, int64_t pages, int32_t rows, int32_t logit_rows) {
+    return Capacity{.slots = slots, .pages = pages, .max_rows = rows, .max_logit_rows = logit_rows};
+  };
+  const int64_t base = TextModel::planned_bytes(shape, capacity(1, 2, 16, 1));
+  EXPECT_EQ(TextModel::planned_bytes(shape, capacity(1, 3, 16, 1)) - base,
             // a page: latent and pooled rows of two DSA layers and the MTP layer, and the scores of one thread
             3 * 256 * 4 * 72 + 3 * 64 * 4 * 32 + 64 * 8);
-  EXPECT_GT(TextModel::planned_bytes(shape, {2, 2, 16, 1}), base);
-  EXPECT_GT(TextModel::planned_bytes(shape, {1, 2, 17, 1}), base);
-  EXPECT_GT(TextModel::planned_bytes(shape, {1, 2, 16, 2}), base);
+  EXPECT_GT(TextModel::planned_bytes(shape, capacity(2, 2, 16, 1)), base);
+  EXPECT_GT(TextModel::planned_bytes(shape, capacity(1, 2, 17, 1)), base);
+  EXPECT_GT(TextModel::planned_bytes(shape, capacity(1, 2, 16, 2)), base);
+  Capacity kept = capacity(1, 2, 16, 1);
+  kept.kept_states = 2;
+  EXPECT_EQ(TextModel::planned_bytes(shape, kept) - base, 2 * TextModel::kept_state_bytes(shape));
 }
 
 }  // namespace
