@@ -33,11 +33,12 @@ int64_t TokenPool::bytes(const model::Shape& shape, int64_t planes, int64_t page
 }
 
 ops::PagedPlane TokenPool::latent(int64_t layer, const int32_t* page_table) {
-  return {latent_.floats() + layer * pages_ * page_rows_ * latent_width_, page_table, page_rows_, latent_width_};
+  return {latent_.data() + 4 * layer * pages_ * page_rows_ * latent_width_, page_table, page_rows_, latent_width_};
 }
 
 ops::PagedPlane TokenPool::pooled(int64_t layer, const int32_t* page_table) {
-  return {pooled_.floats() + layer * pages_ * pools_of_page_ * index_width_, page_table, pools_of_page_, index_width_};
+  return {pooled_.data() + 4 * layer * pages_ * pools_of_page_ * index_width_, page_table, pools_of_page_,
+          index_width_};
 }
 
 void TokenPool::copy_page(int64_t from, int64_t to, int64_t rows) {

@@ -19,13 +19,22 @@ struct SparseAttend {
   const float* q = nullptr;           // [rows, heads, kv_lora_rank] absorbed queries
   PagedPlane latent;                  // row = token
   const int32_t* selected = nullptr;  // [rows, max_selected] token positions, ascending
-  const int32_t* counts = nullptr;    // [rows]
+  const int32_t* counts = nullptr;    // [rows], ≥ 1
   int64_t max_selected = 0;
   float* scratch = nullptr;          // [threads, sparse_attend_scratch()] floats
   const float** pointers = nullptr;  // scratch [threads, max_selected]
   float* out = nullptr;              // [rows, heads, kv_lora_rank]
 };
-int64_t sparse_attend_scratch(int64_t max_selected, int64_t kv_lora_rank);
+int64_t sparse_attend_scratch(int64_t max_selected, int64_t kv_lora_rank, CacheElement element = CacheElement::f32);
 void sparse_attend(device::Threads& threads, const SparseAttend& args);
+
+// The same in two parts, for ranks that hold one leaf's pages each.
+//
+// What a leaf of a row comes to: acc [heads, kv_lora_rank], then m [heads], then l [heads].
+constexpr int64_t attend_leaf_size(int64_t heads, int64_t kv_lora_rank) { return heads * (kv_lora_rank + 2); }
+// partial [rows, attend_leaf_size()]; a row without a key in this leaf is left alone. Does not use args.out.
+void attend_leaf(device::Threads& threads, const SparseAttend& args, int64_t leaf, float* partial);
+// args.out from both leaves; only the rows, heads, selection and out of args, and the page size of its plane, are used.
+void merge_attend_leaves(device::Threads& threads, const SparseAttend& args, const float* leaf0, const float* leaf1);
 
 }  // namespace tandem::ops

@@ -45,8 +45,8 @@ std::vector<float> attend(device::Threads& threads, const Problem& p, int64_t sp
   for (int64_t i = 0; i < pages; ++i) page_table.push_back(static_cast<int32_t>((pages - 1 - i) * spread + 1));
   std::vector<float> pool = test::unwritten((pages * spread + 1) * page_rows * p.rank);
   SparseAttend a;
-  a.latent = {pool.data(), page_table.data(), page_rows, p.rank};
-  for (int64_t t = 0; t < p.tokens; ++t) std::copy_n(p.latent.begin() + t * p.rank, p.rank, a.latent.row(t));
+  a.latent = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), page_rows, p.rank};
+  for (int64_t t = 0; t < p.tokens; ++t) a.latent.store(t, p.latent.data() + t * p.rank);
   a.heads = p.heads;
   a.kv_lora_rank = p.rank;
   a.rows = static_cast<int64_t>(p.selected.size());

@@ -20,8 +20,8 @@ void score_row(const IndexSelect& a, const float* q, const float* weights, int64
     const int64_t n = std::min(page, pools - first);
     std::fill_n(scores + first, n, 0.0f);
     Matrix keys;
-    keys.format = WeightFormat::f32;
-    keys.data = reinterpret_cast<const std::byte*>(a.pooled.row(first));
+    keys.format = a.pooled.element == CacheElement::bf16 ? WeightFormat::bf16 : WeightFormat::f32;
+    keys.data = a.pooled.row(first);
     keys.out_features = n;
     keys.in_features = keys.leaf_columns = a.dim;
     for (int64_t head = 0; head < a.heads; head += max_tile_rows) {

@@ -45,8 +45,8 @@ Found select(device::Threads& threads, const Problem& p) {
   for (int64_t i = 0; i < pages; ++i) page_table.push_back(static_cast<int32_t>(2 * (pages - i)));
   std::vector<float> pool = test::unwritten((2 * pages + 1) * rows_of_page * p.dim);
   IndexSelect a;
-  a.pooled = {pool.data(), page_table.data(), rows_of_page, p.dim};
-  for (int64_t i = 0; i < p.pools(); ++i) std::copy_n(p.keys.begin() + i * p.dim, p.dim, a.pooled.row(i));
+  a.pooled = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), rows_of_page, p.dim};
+  for (int64_t i = 0; i < p.pools(); ++i) a.pooled.store(i, p.keys.data() + i * p.dim);
   a.heads = p.heads;
   a.dim = p.dim;
   a.kpool = p.kpool;

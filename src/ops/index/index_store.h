@@ -21,6 +21,7 @@ struct IndexStore {
   float* ring_gate = nullptr;
   int64_t ring_rows = 0;  // power of two ≥ kpool − 1 + the rows that a roll-back may drop
   PagedPlane pooled;      // out: row p = key of pool p for every pool that these rows complete
+                          // and whose page lies here
 };
 void index_store(device::Threads& threads, const IndexStore& args);
 

@@ -12,6 +12,29 @@ namespace {
 
 constexpr int64_t piece = 64;  // channels at a time
 
+// Channels d … d + n − 1 of pool_keys(), n ≤ piece, to out[0 … n).
+void pool_piece(const float* const* keys, const float* const* gates, const float* ape, int64_t kpool, int64_t dim,
+                int64_t d, int64_t n, float* out) {
+  const Kernels& k = kernels();
+  float weight[max_kpool * piece], largest[piece], sum[piece];
+  for (int64_t j = 0; j < kpool; ++j) {
+    float* w = weight + j * piece;
+    k.add(gates[j] + d, ape + j * dim + d, n, w);
+    for (int64_t i = 0; i < n; ++i) largest[i] = j == 0 ? w[i] : std::max(largest[i], w[i]);
+  }
+  for (int64_t j = 0; j < kpool; ++j) {
+    float* w = weight + j * piece;
+    k.subtract(w, largest, n, w);
+    k.exp(w, n, w);
+    for (int64_t i = 0; i < n; ++i) sum[i] = j == 0 ? w[i] : sum[i] + w[i];
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    float total = 0.0f;
+    for (int64_t j = 0; j < kpool; ++j) total += weight[j * piece + i] / sum[i] * keys[j][d + i];
+    out[i] = total;
+  }
+}
+
 }  // namespace
 
 void index_key_norm(const float* x, const float* weight, const float* bias, int64_t dim, float* y) {
@@ -21,27 +44,8 @@ void index_key_norm(const float* x, const float* weight, const float* bias, int6
 
 void pool_keys(const float* const* keys, const float* const* gates, const float* ape, int64_t kpool, int64_t dim,
                float* out) {
-  const Kernels& k = kernels();
-  float weight[max_kpool * piece], largest[piece], sum[piece];
-  for (int64_t d = 0; d < dim; d += piece) {
-    const int64_t n = std::min(piece, dim - d);
-    for (int64_t j = 0; j < kpool; ++j) {
-      float* w = weight + j * piece;
-      k.add(gates[j] + d, ape + j * dim + d, n, w);
-      for (int64_t i = 0; i < n; ++i) largest[i] = j == 0 ? w[i] : std::max(largest[i], w[i]);
-    }
-    for (int64_t j = 0; j < kpool; ++j) {
-      float* w = weight + j * piece;
-      k.subtract(w, largest, n, w);
-      k.exp(w, n, w);
-      for (int64_t i = 0; i < n; ++i) sum[i] = j == 0 ? w[i] : sum[i] + w[i];
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      float total = 0.0f;
-      for (int64_t j = 0; j < kpool; ++j) total += weight[j * piece + i] / sum[i] * keys[j][d + i];
-      out[d + i] = total;
-    }
-  }
+  for (int64_t d = 0; d < dim; d += piece)
+    pool_piece(keys, gates, ape, kpool, dim, d, std::min(piece, dim - d), out + d);
 }
 
 void index_store(device::Threads& threads, const IndexStore& a) {
@@ -53,6 +57,7 @@ void index_store(device::Threads& threads, const IndexStore& a) {
   threads.run((last_pool - first_pool + pools_of_task - 1) / pools_of_task, [&](int64_t task) {
     const int64_t stop = std::min(last_pool, first_pool + (task + 1) * pools_of_task);
     for (int64_t pool = first_pool + task * pools_of_task; pool < stop; ++pool) {
+      if (!a.pooled.holds(pool)) continue;
       std::array<const float*, max_kpool> keys{}, gates{};
       for (int64_t j = 0; j < a.kpool; ++j) {
         const int64_t p = pool * a.kpool + j;
@@ -61,7 +66,12 @@ void index_store(device::Threads& threads, const IndexStore& a) {
         keys[static_cast<size_t>(j)] = (here ? a.key : a.ring_key) + offset;
         gates[static_cast<size_t>(j)] = (here ? a.gate : a.ring_gate) + offset;
       }
-      pool_keys(keys.data(), gates.data(), a.ape, a.kpool, a.dim, a.pooled.row(pool));
+      for (int64_t d = 0; d < a.dim; d += piece) {
+        const int64_t n = std::min(piece, a.dim - d);
+        float key[piece];
+        pool_piece(keys.data(), gates.data(), a.ape, a.kpool, a.dim, d, n, key);
+        a.pooled.store(pool, d, n, key);
+      }
     }
   });
   for (int64_t row = std::max<int64_t>(0, a.rows - a.ring_rows); row < a.rows; ++row) {

@@ -114,6 +114,12 @@ static void kda_pairs(const float* kt, const float* qt, const float* gt, const f
   }
 }
 
+static void decode_bf16(const std::byte* x, int64_t n, float* y) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) store(y + i, load_bf16(x + 2 * i));
+  if (i < n) store_partial(y + i, load_bf16_partial(x + 2 * i, n - i), n - i);
+}
+
 static float fma_rounds(int64_t rounds) {
   Vec acc[10];
   for (int i = 0; i < 10; ++i) acc[i] = set1(static_cast<float>(i));

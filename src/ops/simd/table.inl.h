@@ -30,6 +30,7 @@ const Kernels table = {
     decay_gate,
     convolve_silu,
     kda_pairs,
+    decode_bf16,
     fma_rounds,
     read_bytes,
 };
