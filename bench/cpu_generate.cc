@@ -51,7 +51,8 @@ class Bench {
         shape_(model::read_shape(options.model)),
         checkpoint_(model::Checkpoint::open(options.model)),
         weights_(model::load_text_weights(checkpoint_, shape_)),
-        text_(shape_, weights_, threads_, {1, pages + 1, prefill_tokens, 1}),
+        text_(shape_, weights_, threads_,
+              forward::Capacity{.pages = pages + 1, .max_rows = prefill_tokens, .max_logit_rows = 1}),
         set_(static_cast<size_t>(checkpoint_.total_bytes()), std::byte{1}) {
     for (int64_t i = 0; i < prefill_tokens + decode_tokens; ++i)
       tokens_.push_back(static_cast<int32_t>((i * 7919 + 13) % (shape_.vocab_size * 9 / 10)));

@@ -120,8 +120,8 @@ class CaseRun {
     if (file_.find("stream_pos") != nullptr) recorder_.positions = integers("stream_pos");
     logit_positions_ = integers("logits_pos");
     const auto rows = static_cast<int32_t>(ids_.size());
-    text_.emplace(shape(), *model.weights, *model.threads, forward::Capacity{.pages = pages_ + 1, .max_rows = rows, .max_logit_rows = rows},
-                  model.mutation);
+    text_.emplace(shape(), *model.weights, *model.threads,
+                  forward::Capacity{.pages = pages_ + 1, .max_rows = rows, .max_logit_rows = rows}, model.mutation);
   }
 
   CaseReport run() {

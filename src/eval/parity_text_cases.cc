@@ -89,7 +89,8 @@ CaseReport json_case(const std::string& model, const std::filesystem::path& file
 
 CaseReport run_greedy(const ParityModel& model, const std::filesystem::path& file) {
   const int32_t pages = 8, max_rows = 1536;
-  forward::TextModel text(*model.shape, *model.weights, *model.threads, forward::Capacity{.pages = pages + 1, .max_rows = max_rows, .max_logit_rows = 1},
+  forward::TextModel text(*model.shape, *model.weights, *model.threads,
+                          forward::Capacity{.pages = pages + 1, .max_rows = max_rows, .max_logit_rows = 1},
                           model.mutation);
   return json_case(model.name, file, "generated ids", [&](const Json& entry, Count& count, const std::string& where) {
     const auto prompt = entry.at("prompt_ids").get<std::vector<int32_t>>();

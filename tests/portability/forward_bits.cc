@@ -31,7 +31,8 @@ uint64_t hash_of(const std::string& folder) {
   const model::TextWeights weights = model::load_text_weights(checkpoint, shape);
   device::Threads threads(2);
   constexpr int32_t prompt = 280, total = 290;
-  forward::TextModel text(shape, weights, threads, {1, 3, prompt, prompt});
+  forward::TextModel text(shape, weights, threads,
+                          forward::Capacity{.pages = 3, .max_rows = prompt, .max_logit_rows = prompt});
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < total; ++i) tokens.push_back((i * 7919 + 13) % 200);
   Hash hash;
