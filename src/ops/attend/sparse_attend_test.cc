@@ -21,6 +21,8 @@ struct Problem {
   std::vector<float> latent;                   // [tokens, rank]
   std::vector<std::vector<int32_t>> selected;  // of each row
   std::vector<float> q;
+  int64_t rows_of_page = page_rows;
+  CacheElement element = CacheElement::f32;
 };
 
 Problem make_problem(Random& random, int64_t heads, int64_t rank, int64_t tokens,
@@ -38,37 +40,62 @@ std::vector<int32_t> some_tokens(Random& random, int64_t first, int64_t last, in
   return {tokens.begin(), tokens.end()};
 }
 
-// Pages lie in a scrambled order in a pool that is NaN elsewhere; `spread` moves them about.
-std::vector<float> attend(device::Threads& threads, const Problem& p, int64_t spread = 3) {
-  const int64_t pages = (p.tokens + page_rows - 1) / page_rows;
-  std::vector<int32_t> page_table;
-  for (int64_t i = 0; i < pages; ++i) page_table.push_back(static_cast<int32_t>((pages - 1 - i) * spread + 1));
-  std::vector<float> pool = test::unwritten((pages * spread + 1) * page_rows * p.rank);
+// The problem in a paged pool: pages in a scrambled order, NaN elsewhere; `spread` moves them about.
+struct Call {
+  std::vector<int32_t> page_table, selected, counts;
+  std::vector<float> pool, scratch, out;
+  std::vector<const float*> pointers;
   SparseAttend a;
-  a.latent = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), page_rows, p.rank};
-  for (int64_t t = 0; t < p.tokens; ++t) a.latent.store(t, p.latent.data() + t * p.rank);
-  a.heads = p.heads;
-  a.kv_lora_rank = p.rank;
-  a.rows = static_cast<int64_t>(p.selected.size());
-  a.scale = p.scale;
-  a.q = p.q.data();
-  for (const auto& row : p.selected) a.max_selected = std::max(a.max_selected, static_cast<int64_t>(row.size()));
-  std::vector<int32_t> selected(static_cast<size_t>(a.rows * a.max_selected), -1), counts;
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const auto& row = p.selected[static_cast<size_t>(r)];
-    std::copy(row.begin(), row.end(), selected.begin() + r * a.max_selected);
-    counts.push_back(static_cast<int32_t>(row.size()));
+
+  Call(const device::Threads& threads, const Problem& p, int64_t spread) {
+    const int64_t pages = (p.tokens + p.rows_of_page - 1) / p.rows_of_page;
+    for (int64_t i = 0; i < pages; ++i) page_table.push_back(static_cast<int32_t>((pages - 1 - i) * spread + 1));
+    pool = test::unwritten((pages * spread + 1) * p.rows_of_page * p.rank);
+    a.latent = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), p.rows_of_page, p.rank, p.element};
+    for (int64_t t = 0; t < p.tokens; ++t) a.latent.store(t, p.latent.data() + t * p.rank);
+    a.heads = p.heads;
+    a.kv_lora_rank = p.rank;
+    a.rows = static_cast<int64_t>(p.selected.size());
+    a.scale = p.scale;
+    a.q = p.q.data();
+    for (const auto& row : p.selected) a.max_selected = std::max(a.max_selected, static_cast<int64_t>(row.size()));
+    selected.assign(static_cast<size_t>(a.rows * a.max_selected), -1);
+    for (int64_t r = 0; r < a.rows; ++r) {
+      const auto& row = p.selected[static_cast<size_t>(r)];
+      std::copy(row.begin(), row.end(), selected.begin() + r * a.max_selected);
+      counts.push_back(static_cast<int32_t>(row.size()));
+    }
+    a.selected = selected.data();
+    a.counts = counts.data();
+    scratch = test::unwritten(threads.count() * sparse_attend_scratch(a.max_selected, p.rank, p.element));
+    pointers.resize(static_cast<size_t>(threads.count() * a.max_selected), nullptr);
+    a.scratch = scratch.data();
+    a.pointers = pointers.data();
+    out = test::unwritten(a.rows * p.heads * p.rank);
+    a.out = out.data();
   }
-  a.selected = selected.data();
-  a.counts = counts.data();
-  std::vector<float> scratch = test::unwritten(threads.count() * sparse_attend_scratch(a.max_selected, p.rank));
-  std::vector<const float*> pointers(static_cast<size_t>(threads.count() * a.max_selected), nullptr);
-  a.scratch = scratch.data();
-  a.pointers = pointers.data();
-  std::vector<float> out = test::unwritten(a.rows * p.heads * p.rank);
-  a.out = out.data();
-  sparse_attend(threads, a);
-  return out;
+};
+
+std::vector<float> attend(device::Threads& threads, const Problem& p, int64_t spread = 3) {
+  Call call(threads, p, spread);
+  sparse_attend(threads, call.a);
+  return call.out;
+}
+
+// As two ranks do it: each holds the pages of one leaf, the other's are out of reach.
+std::vector<float> attend_by_leaves(device::Threads& threads, const Problem& p) {
+  Call call(threads, p, 3);
+  std::vector<float> leaves[2];
+  for (int64_t leaf = 0; leaf < 2; ++leaf) {
+    Call own(threads, p, 3);
+    for (size_t entry = 0; entry < own.page_table.size(); ++entry) {
+      if (static_cast<int64_t>(entry) % 2 != leaf) own.page_table[entry] = 0;  // NaN
+    }
+    leaves[leaf] = test::unwritten(own.a.rows * attend_leaf_size(p.heads, p.rank));
+    attend_leaf(threads, own.a, leaf, leaves[leaf].data());
+  }
+  merge_attend_leaves(threads, call.a, leaves[0].data(), leaves[1].data());
+  return call.out;
 }
 
 std::vector<double> attend_double(const Problem& p) {
@@ -186,6 +213,56 @@ TEST(SparseAttend, BitsDoNotDependOnThreadsRowsAndPages) {
       head.q.assign(p.q.begin() + h * rank, p.q.begin() + (h + 1) * rank);
       EXPECT_TRUE(test::same_bits(attend(one, head).data(), all.data() + h * rank, rank)) << heads << " head " << h;
     }
+  }
+}
+
+TEST(SparseAttend, LeavesApartGiveTheSameBits) {
+  device::Threads threads(3);
+  Random random(6);
+  for (const int64_t rows_of_page : {16, 100, 256}) {
+    for (const CacheElement element : {CacheElement::f32, CacheElement::bf16}) {
+      for (const int64_t heads : {0, 1, 2, 13}) {
+        Problem p = make_problem(random, heads, 40, 700,
+                                 {some_tokens(random, 0, 700, 90),
+                                  some_tokens(random, 0, 16, 3),
+                                  some_tokens(random, rows_of_page, rows_of_page + 16, 5),
+                                  {699}});
+        p.rows_of_page = rows_of_page;
+        p.element = element;
+        EXPECT_TRUE(test::same_bits(attend_by_leaves(threads, p), attend(threads, p))) << rows_of_page << " " << heads;
+      }
+    }
+  }
+}
+
+// The parity is that of the plane's own pages.
+TEST(SparseAttend, SmallPagesAreOtherLeaves) {
+  device::Threads threads(1);
+  Random random(7);
+  Problem p = make_problem(random, 1, 4, 64, {{1, 17, 33, 49}});  // entries 0 to 3 of 16 rows
+  p.rows_of_page = 16;
+  std::fill(p.q.begin(), p.q.end(), 0.0f);
+  const float values[4] = {1e8f, 1.0f, -1e8f, 1.0f};
+  for (size_t key = 0; key < 4; ++key) {
+    for (size_t d = 0; d < 4; ++d) p.latent[static_cast<size_t>(p.selected[0][key]) * 4 + d] = values[key];
+  }
+  for (const float value : attend(threads, p)) EXPECT_EQ(value, 0.5f);
+}
+
+// bf16 rows: the attention of rows that have been rounded, bit for bit.
+TEST(SparseAttend, Bf16RowsAreTheRoundedRows) {
+  device::Threads threads(2);
+  Random random(8);
+  for (const int64_t rank : {20, 72, 512}) {
+    Problem p = make_problem(random, 3, rank, 600, {some_tokens(random, 0, 600, 80), {599}});
+    Problem stored = p;
+    stored.element = CacheElement::bf16;
+    const std::vector<float> exact = attend(threads, p);
+    Call call(threads, stored, 3);
+    for (int64_t t = 0; t < p.tokens; ++t) call.a.latent.load(t, p.latent.data() + t * rank);
+    const std::vector<float> rounded = attend(threads, p);
+    EXPECT_TRUE(test::same_bits(attend(threads, stored), rounded)) << rank;
+    EXPECT_FALSE(test::same_bits(rounded, exact)) << rank;
   }
 }
 

@@ -20,6 +20,8 @@ using test::Random;
 struct Problem {
   int64_t heads, dim, kpool, budget, position, rows;
   std::vector<float> q, weights, keys;  // keys by pool number
+  int64_t token_rows = page_rows;       // of a page
+  CacheElement element = CacheElement::f32;
 
   int64_t pools() const { return (position + rows) / kpool; }
 };
@@ -40,12 +42,12 @@ struct Found {
 
 // Lays the keys into pages in a scrambled order, with NaN everywhere else, and selects.
 Found select(device::Threads& threads, const Problem& p) {
-  const int64_t rows_of_page = page_rows / p.kpool, pages = p.pools() / rows_of_page + 1;
+  const int64_t rows_of_page = p.token_rows / p.kpool, pages = p.pools() / rows_of_page + 1;
   std::vector<int32_t> page_table;
   for (int64_t i = 0; i < pages; ++i) page_table.push_back(static_cast<int32_t>(2 * (pages - i)));
   std::vector<float> pool = test::unwritten((2 * pages + 1) * rows_of_page * p.dim);
   IndexSelect a;
-  a.pooled = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), rows_of_page, p.dim};
+  a.pooled = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), rows_of_page, p.dim, p.element};
   for (int64_t i = 0; i < p.pools(); ++i) a.pooled.store(i, p.keys.data() + i * p.dim);
   a.heads = p.heads;
   a.dim = p.dim;
@@ -245,6 +247,42 @@ TEST(IndexSelect, DoesNotDependOnRowsAndThreads) {
     const Found found = select(one, single);
     EXPECT_EQ(found.selected[0], all.selected[static_cast<size_t>(r)]) << r;
     EXPECT_TRUE(test::same_bits(found.gaps[0], all.gaps[static_cast<size_t>(r)])) << r;
+  }
+}
+
+TEST(IndexSelect, DoesNotDependOnThePageSize) {
+  device::Threads threads(2);
+  Random random(5);
+  Problem p = make_problem(random, 5, 24, 4, 8, 300, 9);
+  const Found large = select(threads, p);
+  for (const int64_t token_rows : {4, 16, 64, 100}) {
+    p.token_rows = token_rows;
+    const Found small = select(threads, p);
+    EXPECT_EQ(small.selected, large.selected) << token_rows;
+    EXPECT_TRUE(test::same_bits(small.gaps, large.gaps)) << token_rows;
+  }
+}
+
+// Keys stored as bf16 are scored as the rounded keys; only the order of the sum is another.
+TEST(IndexSelect, Bf16KeysAreTheRoundedKeys) {
+  device::Threads threads(1);
+  Random random(6);
+  for (int trial = 0; trial < 20; ++trial) {
+    Problem p = make_problem(random, 4, 40, 4, 6, 200, 1);
+    p.element = CacheElement::bf16;
+    const Found stored = select(threads, p);
+    std::vector<std::byte> bytes(80);
+    const int32_t page = 0;
+    const PagedPlane plane{bytes.data(), &page, 1, 40, CacheElement::bf16};
+    for (int64_t pool = 0; pool < p.pools(); ++pool) {
+      plane.store(0, p.keys.data() + pool * 40);
+      plane.load(0, p.keys.data() + pool * 40);
+    }
+    double gap = 0;
+    const std::vector<int32_t> expected = select_double(p, 0, &gap);
+    EXPECT_NEAR(stored.gaps[0], gap, 1e-5);
+    if (gap < 1e-5) continue;
+    EXPECT_EQ(stored.selected[0], expected) << trial;
   }
 }
 

@@ -37,6 +37,8 @@ struct Store {
   int64_t ring_rows;
   std::vector<float> ring_key, ring_gate, pool;
   std::vector<int32_t> page_table;
+  CacheElement element = CacheElement::f32;
+  int32_t rank = 0, ranks = 1;
 
   Store(const Sequence& s, int64_t ring) : ring_rows(ring) {
     ring_key = ring_gate = test::unwritten(ring * s.dim);
@@ -46,7 +48,8 @@ struct Store {
   }
 
   PagedPlane plane(const Sequence& s) {
-    return {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), page_rows / s.kpool, s.dim};
+    return {
+        reinterpret_cast<std::byte*>(pool.data()), page_table.data(), page_rows / s.kpool, s.dim, element, rank, ranks};
   }
 
   void step(device::Threads& threads, const Sequence& s, int64_t first, int64_t rows) {
@@ -186,6 +189,53 @@ TEST(IndexStore, PoolKeysIsTheSameSum) {
   std::vector<float> out = test::unwritten(70);
   pool_keys(keys.data(), gates.data(), s.ape.data(), 4, 70, out.data());
   EXPECT_TRUE(same_bits(out, store.pooled(s)));
+}
+
+TEST(IndexStore, Bf16KeysAreRoundedWhenStored) {
+  device::Threads threads(2);
+  Random random(4);
+  const Sequence s = make_sequence(random, 70, 4, 300);
+  Store exact(s, 8), rounded(s, 8);
+  rounded.element = CacheElement::bf16;
+  exact.step(threads, s, 0, s.rows);
+  rounded.step(threads, s, 0, s.rows);
+  const std::vector<float> keys = exact.pooled(s), found = rounded.pooled(s);
+  std::vector<std::byte> bytes(2);
+  const int32_t page = 0;
+  const PagedPlane one{bytes.data(), &page, 1, 1, CacheElement::bf16};
+  for (size_t i = 0; i < keys.size(); ++i) {
+    float expected = 0;
+    one.store(0, &keys[i]);
+    one.load(0, &expected);
+    ASSERT_TRUE(same_bits(found[i], expected)) << i;
+  }
+}
+
+// Each rank writes the pools of its own pages and leaves the others alone; the raw rows go into every rank's ring.
+TEST(IndexStore, RanksWriteThePoolsOfTheirPages) {
+  device::Threads threads(2);
+  Random random(5);
+  const Sequence s = make_sequence(random, 12, 4, 900);
+  Store whole(s, 8);
+  whole.step(threads, s, 0, s.rows);
+  const std::vector<float> keys = whole.pooled(s);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    Store own(s, 128);
+    own.rank = rank;
+    own.ranks = 2;
+    for (int64_t first = 0; first < s.rows; first += 90) own.step(threads, s, first, 90);
+    const std::vector<float> found = own.pooled(s);
+    for (int64_t pool = 0; pool < s.pools(); ++pool) {
+      const float* key = found.data() + pool * 12;
+      if (pool / 64 % 2 == rank) {
+        ASSERT_TRUE(same_bits(key, keys.data() + pool * 12, 12)) << pool;
+      } else {
+        ASSERT_TRUE(std::isnan(key[0])) << pool;
+      }
+    }
+    const std::vector<float> last(s.key.end() - 12, s.key.end());
+    EXPECT_TRUE(same_bits(own.ring_key.data() + (s.rows - 1) % 128 * 12, last.data(), 12));
+  }
 }
 
 TEST(IndexStore, TooLargeAPoolIsAnError) {
