@@ -13,8 +13,10 @@ namespace tandem::cache {
 class TokenPool {
  public:
   // `planes` layers with caches: the DSA layers in order, then the MTP layer.
-  TokenPool(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows);
-  static int64_t bytes(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows);
+  TokenPool(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows,
+            ops::CacheElement element = ops::CacheElement::f32);
+  static int64_t bytes(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows,
+                       ops::CacheElement element = ops::CacheElement::f32);
 
   int64_t pages() const { return pages_; }
   // Views of plane `layer` through a stream's page table.
@@ -26,7 +28,8 @@ class TokenPool {
 
  private:
   int64_t planes_, pages_, page_rows_, kpool_, latent_width_, index_width_, pools_of_page_;
-  device::HostMemory latent_, pooled_;  // fp32 [planes, pages, rows of a page, width]
+  ops::CacheElement element_;
+  device::HostMemory latent_, pooled_;  // [planes, pages, rows of a page, width] of the element
 };
 
 }  // namespace tandem::cache

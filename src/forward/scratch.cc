@@ -12,6 +12,10 @@ int64_t shared_width(const model::Shape& s) { return std::max(s.intermediate_siz
 
 }  // namespace
 
+ops::CacheElement element_of(CacheType type) {
+  return type == CacheType::bf16 ? ops::CacheElement::bf16 : ops::CacheElement::f32;
+}
+
 void Scratch::lay_out(Arena& arena, const model::Shape& s, const Capacity& capacity, int64_t threads) {
   const int64_t rows = capacity.max_rows, model_width = s.hidden_size, width = s.kda_width(), dim = s.kda_head_dim;
   const auto floats = [&arena](int64_t count) { return arena.take<float>(count); };
@@ -42,7 +46,8 @@ void Scratch::lay_out(Arena& arena, const model::Shape& s, const Capacity& capac
   max_pools = std::max(stream_pages * capacity.page_rows / s.index_kpool, s.pool_budget() + 1);
   scores = floats(threads * max_pools);
   order = arena.take<int32_t>(threads * max_pools);
-  attend = floats(threads * ops::sparse_attend_scratch(s.max_selected(), s.kv_lora_rank));
+  attend =
+      floats(threads * ops::sparse_attend_scratch(s.max_selected(), s.kv_lora_rank, element_of(capacity.cache_type)));
   pointers = arena.take<const float*>(threads * s.max_selected());
   selected = arena.take<int32_t>(rows * s.max_selected());
   counts = arena.take<int32_t>(rows);

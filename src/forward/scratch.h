@@ -7,8 +7,11 @@
 #include "forward/text_model.h"
 #include "model/shape.h"
 #include "ops/experts/experts.h"
+#include "ops/latent/pages.h"
 
 namespace tandem::forward {
+
+ops::CacheElement element_of(CacheType type);
 
 // Hands out aligned pieces of one allocation; without memory behind it, it only counts.
 class Arena {

@@ -1,6 +1,7 @@
 // Kept states: a stream that goes on from a kept state gives the bits of the stream that never stopped, at every
 // position, after dropped drafts too, in another slot and on other pages.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -18,7 +19,7 @@ class MovesTest : public ::testing::Test {
  protected:
   static constexpr int32_t page_rows = 16;
 
-  void load(const std::string& name, int32_t rows_of_page = page_rows) {
+  void load(const std::string& name, int32_t rows_of_page = page_rows, CacheType type = CacheType::f32) {
     loaded_ = &loaded(name);
     rows_of_page_ = rows_of_page;
     text_ = std::make_unique<TextModel>(loaded_->shape, loaded_->weights, threads_,
@@ -27,7 +28,8 @@ class MovesTest : public ::testing::Test {
                                                  .max_rows = 160,
                                                  .max_logit_rows = 160,
                                                  .kept_states = 3,
-                                                 .page_rows = rows_of_page});
+                                                 .page_rows = rows_of_page,
+                                                 .cache_type = type});
   }
   int32_t pages_of(int64_t tokens) const { return static_cast<int32_t>((tokens + rows_of_page_ - 1) / rows_of_page_); }
   // Slot 0 owns pages 1 … 12, slot 1 pages 13 … 24 in descending order.
@@ -87,11 +89,16 @@ Rows tail(const Rows& rows, int64_t from, int64_t width) {
   return {rows.begin() + static_cast<std::ptrdiff_t>(from * width), rows.end()};
 }
 
-class EveryPosition : public MovesTest, public ::testing::WithParamInterface<std::pair<const char*, const char*>> {};
+struct MovesCase {
+  const char *first, *second;  // model, golden case
+  CacheType type = CacheType::f32;
+};
+
+class EveryPosition : public MovesTest, public ::testing::WithParamInterface<MovesCase> {};
 
 TEST_P(EveryPosition, ResumedEqualsNeverStopped) {
   const bool is_nano = std::string(GetParam().first) == "nano";
-  load(GetParam().first);
+  load(GetParam().first, page_rows, GetParam().type);
   std::vector<int32_t> ids = golden_ids(GetParam().first, GetParam().second);
   if (ids.size() > 80) ids.resize(80);
   const auto n = static_cast<int64_t>(ids.size()), vocab = loaded_->shape.vocab_size;
@@ -116,7 +123,7 @@ TEST_P(EveryPosition, ResumedEqualsNeverStopped) {
 }
 
 TEST_P(EveryPosition, TheHeadRowNeedsNoForward) {
-  load(GetParam().first);
+  load(GetParam().first, page_rows, GetParam().type);
   std::vector<int32_t> ids = golden_ids(GetParam().first, GetParam().second);
   if (ids.size() > 130) ids.resize(130);
   const int64_t vocab = loaded_->shape.vocab_size;
@@ -134,8 +141,32 @@ TEST_P(EveryPosition, TheHeadRowNeedsNoForward) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EveryPosition,
-                         ::testing::Values(std::pair{"tinyA", "case_T130"}, std::pair{"tinyB", "case_T200"},
-                                           std::pair{"nano", "case_T40"}));
+                         ::testing::Values(MovesCase{"tinyA", "case_T130"}, MovesCase{"tinyB", "case_T200"},
+                                           MovesCase{"nano", "case_T40"},
+                                           MovesCase{"tinyA", "case_T130", CacheType::bf16},
+                                           MovesCase{"nano", "case_T40", CacheType::bf16}));
+
+TEST_F(MovesTest, Bf16RowsAreNearAndHalfAsLarge) {
+  const std::vector<int32_t> ids = golden_ids("nano", "case_T40");
+  load("nano");
+  const Rows exact = run(rows(0, ids, 0, own_pages(0)));
+  load("nano", page_rows, CacheType::bf16);
+  const Rows rounded = run(rows(0, ids, 0, own_pages(0)));
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    difference += std::pow(exact[i] - rounded[i], 2);
+    norm += std::pow(exact[i], 2);
+  }
+  EXPECT_GT(difference, 0);
+  EXPECT_LT(std::sqrt(difference / norm), 0.02);
+  Capacity capacity{.pages = 9}, more{.pages = 10};
+  const auto page = [&](CacheType type) {
+    capacity.cache_type = more.cache_type = type;
+    capacity.max_stream_pages = more.max_stream_pages = 2;
+    return TextModel::planned_bytes(loaded_->shape, more) - TextModel::planned_bytes(loaded_->shape, capacity);
+  };
+  EXPECT_EQ(page(CacheType::f32), 2 * page(CacheType::bf16));
+}
 
 TEST_F(MovesTest, KeptInsideAWindowOfDrafts) {
   load("tinyA");

@@ -55,7 +55,7 @@ struct TextModel::State {
         threads(t),
         capacity(c),
         mutation(m),
-        pool(s, count_cached(s), c.pages, c.page_rows),
+        pool(s, count_cached(s), c.pages, c.page_rows, element_of(c.cache_type)),
         slots(s, count_kda(s), count_cached(s), c.slots),
         kept(s, count_kda(s), count_cached(s), c.kept_states),
         expert_scratch(forward::expert_scratch(s, c.max_rows)),
@@ -355,7 +355,8 @@ int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, i
   Scratch scratch{};
   scratch.lay_out(arena, shape, capacity, threads);
   return arena.used() + expert_scratch_bytes(shape, capacity.max_rows) +
-         cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages, capacity.page_rows) +
+         cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages, capacity.page_rows,
+                                 element_of(capacity.cache_type)) +
          capacity.slots * cache::Slots::bytes_of_slot(shape, count_kda(shape), count_cached(shape)) +
          capacity.kept_states * kept_state_bytes(shape);
 }
