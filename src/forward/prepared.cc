@@ -26,10 +26,10 @@ void decode_kv_b(PreparedLayer& layer) {
   for (int64_t o = 0; o < w.out_features; ++o) {
     for (int64_t i = 0; i < w.in_features; ++i) {
       float scale;
-      const int64_t block = (w.block_row + o) / 128 * ((w.in_features + 127) / 128) + i / 128;
+      const int64_t block = (w.block_row + o) / 128 * ((w.stride() + 127) / 128) + (w.first_column + i) / 128;
       std::copy_n(w.block_scales + 4 * block, 4, reinterpret_cast<std::byte*>(&scale));
       layer.kv_b_values[static_cast<size_t>(o * w.in_features + i)] =
-          ops::fp8_e4m3_values[static_cast<uint8_t>(w.data[o * w.in_features + i])] * scale;
+          ops::fp8_e4m3_values[static_cast<uint8_t>(w.data[o * w.stride() + i])] * scale;
     }
   }
   layer.kv_b.format = ops::WeightFormat::f32;

@@ -158,7 +158,7 @@ static inline void slice_sum_any(int64_t rows, int64_t outputs, const std::byte*
                                  int64_t x_stride, int64_t n, float (&part)[row_block][output_block]) {
   if (outputs == output_block) return slice_sum_rows<Load, output_block>(rows, w, x, x_stride, n, part);
   for (int64_t o = 0; o < outputs; ++o) {  // the ragged end of a matrix
-    float one[row_block][output_block];
+    float one[row_block][output_block] = {};
     slice_sum_rows<Load, 1>(rows, w + o, x, x_stride, n, one);
     for (int64_t r = 0; r < rows; ++r) part[r][o] = one[r][0];
   }
@@ -178,13 +178,16 @@ static inline void add_slice(const std::byte* const* w, int64_t outputs, const f
   }
 }
 
+// Matrix::stride(), which must not be called here: it is inline in a shared namespace (vec16.h).
+static inline int64_t stored_columns(const Matrix& w) { return w.row_stride == 0 ? w.in_features : w.row_stride; }
+
 static inline void decode_fp8(const Matrix& w, int64_t output, int64_t column, int64_t n, float* out) {
   const int64_t scale_row = (w.block_row + output) / 128;
-  const int64_t scale_columns = (w.in_features + 127) / 128;
-  const std::byte* codes = w.data + output * w.in_features + column;
+  const int64_t columns = (stored_columns(w) + 127) / 128, first = w.first_column + column;
+  const std::byte* codes = w.data + output * stored_columns(w) + column;
   for (int64_t k = 0; k < n; ++k) {
     float scale;
-    std::memcpy(&scale, w.block_scales + 4 * (scale_row * scale_columns + (column + k) / 128), 4);
+    std::memcpy(&scale, w.block_scales + 4 * (scale_row * columns + (first + k) / 128), 4);
     out[k] = fp8_e4m3_values[static_cast<uint8_t>(codes[k])] * scale;
   }
 }
@@ -199,7 +202,7 @@ static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, i
       decode_fp8(w, output, column + k, count, values);
       pair = float_pair(values);
     } else {
-      const std::byte* stored = w.data + (output * w.in_features + column + k) * LoadBf16::bytes;
+      const std::byte* stored = w.data + (output * stored_columns(w) + column + k) * LoadBf16::bytes;
       std::byte rest[group * LoadBf16::bytes] = {};
       if (count < group) std::memcpy(rest, stored, static_cast<size_t>(count * LoadBf16::bytes));
       pair = bf16_pair(count < group ? rest : stored);
@@ -224,16 +227,21 @@ static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t out
     return add_slice<LoadPanel>(rows, outputs, x, t.x_stride, t.rows, n, first, sums);
   }
   const int64_t bytes = w.format == WeightFormat::f32 ? LoadF32::bytes : LoadBf16::bytes;
-  for (int64_t o = 0; o < outputs; ++o) rows[o] = w.data + ((output + o) * w.in_features + column) * bytes;
+  for (int64_t o = 0; o < outputs; ++o) rows[o] = w.data + ((output + o) * stored_columns(w) + column) * bytes;
   if (w.format == WeightFormat::f32) return add_slice<LoadF32>(rows, outputs, x, t.x_stride, t.rows, n, first, sums);
   add_slice<LoadBf16>(rows, outputs, x, t.x_stride, t.rows, n, first, sums);
+}
+
+// Where the slice of a column ends.
+static inline int64_t slice_end(const Matrix& w, int64_t column) {
+  return ((w.first_column + column) / slice_length + 1) * slice_length - w.first_column;
 }
 
 // Sum over columns [begin, end) of one leaf, slices ascending.
 static inline void leaf_sum(const MatmulTile& t, int64_t output, int64_t outputs, int64_t begin, int64_t end,
                             float (*sums)[output_block]) {
   for (int64_t column = begin; column < end;) {
-    const int64_t border = (column / slice_length + 1) * slice_length;
+    const int64_t border = slice_end(*t.w, column);
     const int64_t stop = border < end ? border : end;
     matmul_slice(t, output, outputs, column, stop - column, column == begin, sums);
     column = stop;
@@ -243,9 +251,9 @@ static inline void leaf_sum(const MatmulTile& t, int64_t output, int64_t outputs
 // One row against four BF16 outputs at a time, the shape of decoding.
 static inline void leaf_of_four(const MatmulTile& t, int64_t output, int64_t begin, int64_t end,
                                 float (&sum)[output_block]) {
-  const int64_t stride = t.w->in_features * LoadBf16::bytes;
+  const int64_t stride = stored_columns(*t.w) * LoadBf16::bytes;
   for (int64_t column = begin; column < end;) {
-    const int64_t border = (column / slice_length + 1) * slice_length;
+    const int64_t border = slice_end(*t.w, column);
     const int64_t stop = border < end ? border : end;
     const std::byte* first = t.w->data + output * stride + column * LoadBf16::bytes;
     const std::byte* rows[output_block] = {first, first + stride, first + 2 * stride, first + 3 * stride};
@@ -288,7 +296,7 @@ static inline void matmul_panel(const MatmulTile& t, int64_t output) {
 }
 
 static inline bool is_one_slice(const MatmulTile& t) {
-  return t.first_column / slice_length == (t.last_column - 1) / slice_length && t.first_column < t.last_column &&
+  return t.first_column < t.last_column && slice_end(*t.w, t.first_column) >= t.last_column &&
          (t.w->leaf_columns <= t.first_column || t.w->leaf_columns >= t.last_column);
 }
 
