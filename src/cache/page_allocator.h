@@ -4,19 +4,22 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace tandem::cache {
 
 class PageAllocator {
  public:
-  // `pages` of each group, the null page 0 included, which is never handed out. Everything is allocated here.
+  // `pages` of each group, the null page 0 included, which is never handed out. Everything is allocated here. Groups
+  // and pages that do not exist, and free pages where held ones are needed, are Error(internal) everywhere.
   explicit PageAllocator(int32_t pages, int32_t groups = 1);
 
   int32_t groups() const;
   int32_t total(int32_t group) const;  // pages that can be handed out
   int32_t free(int32_t group) const;
   int32_t references(int32_t group, int32_t page) const;
+  std::span<const int32_t> references(int32_t group) const;  // of all its pages, the null page 0 included
 
   // A free page with one reference, the lowest number first; 0 if none is free.
   int32_t take(int32_t group);
@@ -32,6 +35,9 @@ class PageAllocator {
     std::vector<int32_t> references;  // [pages]
     std::vector<int32_t> free;        // heap, lowest first
   };
+  const Group& at(int32_t group) const;
+  int32_t& held(int32_t group, int32_t page);  // references of a page that must have some
+
   std::vector<Group> groups_;
 };
 

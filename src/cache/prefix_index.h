@@ -1,6 +1,8 @@
 // The kept states: which prefixes of tokens can be resumed, found by comparing tokens (design.md 5, spec/runtime.md
 // b.4 to b.6). A prefix tree over token ids, one tree a salt; a state sits at the depth of its length and holds
-// references to its pages and one record of the model's kept-state array. Host-side bookkeeping only.
+// references to its pages and one record of the model's kept-state array. Text without a state below it goes, except up
+// to 64 ids that followed a state below which none is left: forks there are still seen (b.5). Host-side bookkeeping
+// only.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +28,9 @@ struct Match {
   int32_t record = -1;  // the longest kept state whose tokens are a prefix of (or equal to) the prompt; -1: none
   int64_t length = 0;   // its tokens
   int64_t common = 0;   // tokens that the prompt shares with the text of any state of this salt; ≥ length
+  // The prompt goes on after `common`, and stored text goes on differently: conversations part here. With common ==
+  // length that is touch()'s `fork`; with common > length a state kept there is one.
+  bool departs = false;
   MissReason reason = MissReason::new_prefix;
 };
 
@@ -40,7 +45,8 @@ class PrefixIndex {
   PrefixIndex(int32_t records, PageAllocator& pages, int64_t page_rows);
   ~PrefixIndex();
 
-  // The longest kept prefix with at most `limit` tokens. Changes nothing.
+  // The longest kept prefix with at most `limit` tokens (`common` has no limit). Changes nothing. O(prompt), and the
+  // reason one pass over the states and the last 1,024 evicted ones.
   Match find(std::span<const int32_t> ids, std::string_view salt, int64_t limit) const;
   // The page table of a state: ceil(length / page_rows) entries.
   std::span<const int32_t> page_table(int32_t record) const;
@@ -54,13 +60,15 @@ class PrefixIndex {
   void unpin(int32_t record);
 
   // Keeps the state of these tokens. page_table: at least ceil(n / page_rows) entries; references are added. When no
-  // record is free the next victim is evicted. `fork` as in touch().
+  // record is free the next victim is evicted; the new state counts as kept when it is chosen. `fork` as in touch(); a
+  // state at whose end the new tokens leave other stored text becomes a fork by itself. Tokens kept already become the
+  // most recently used. Throws Error(internal) for no tokens, a short page table, or a page that nobody holds.
   Kept keep(std::span<const int32_t> ids, std::string_view salt, std::span<const int32_t> page_table, bool fork);
 
   // Evicts one state: superseded ones first (a longer state of the same conversation is kept and no conversation forks
   // here), then the least recently used; forks by recency only; pinned ones never. False if there is none.
   bool evict();
-  // Drops every state (not the pinned ones).
+  // Drops every state (not the pinned ones); they count as evicted.
   void clear();
 
   int32_t states() const;
@@ -68,6 +76,7 @@ class PrefixIndex {
   // Pages of a group that would be free if every state that is not pinned were evicted.
   int32_t reclaimable(int32_t group) const;
   int64_t evictions() const;  // since the start
+  int64_t text_ids() const;   // token ids held: at most those of all states and 64 for each
 
   // Throws Error(internal) unless the tree, the records and the page references agree. For tests.
   void check() const;
