@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
-#include "engine/serial_engine.h"
+#include "engine/batch_engine.h"
 #include "model/json_reader.h"
 
 namespace tandem::cli {
@@ -129,11 +129,16 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       threads_(checked_threads(options.threads)),
       text_model_(std::make_unique<forward::TextModel>(shape_, weights_, threads_, plan_.capacity)),
       runner_(engine::run_text_model(*text_model_)) {
-  engine_ = std::make_unique<engine::SerialEngine>(
-      *runner_, engine::SerialEngineOptions{.vocab_size = static_cast<int32_t>(shape_.vocab_size),
-                                            .sampled_tokens = tokenizer_.size(),
-                                            .max_model_len = plan_.max_model_len,
-                                            .max_num_batched_tokens = plan_.capacity.max_rows});
+  engine_ = std::make_unique<engine::BatchEngine>(*runner_, engine_options());
+}
+
+engine::BatchEngineOptions LoadedModel::engine_options() const {
+  engine::BatchEngineOptions options;
+  options.scheduler.vocab_size = static_cast<int32_t>(shape_.vocab_size);
+  options.scheduler.sampled_tokens = tokenizer_.size();
+  options.scheduler.max_model_len = plan_.max_model_len;
+  options.scheduler.capacity = plan_.capacity;
+  return options;
 }
 
 LoadedModel::~LoadedModel() = default;

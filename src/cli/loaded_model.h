@@ -9,7 +9,7 @@
 
 #include "api/served_model.h"
 #include "device/threads.h"
-#include "engine/engine.h"
+#include "engine/batch_engine.h"
 #include "engine/plan.h"
 #include "engine/step_runner.h"
 #include "forward/text_model.h"
@@ -60,6 +60,8 @@ class LoadedModel {
   api::ServedModel served(std::vector<std::string> names = {});
 
  private:
+  engine::BatchEngineOptions engine_options() const;
+
   std::filesystem::path folder_;
   model::Shape shape_;
   text::Tokenizer tokenizer_;

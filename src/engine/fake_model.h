@@ -1,29 +1,54 @@
-// A model for the engine's tests: its next token is a known function of the tokens before, and it checks every step's
-// rules.
+// A model for the engine's tests: its next token is a known function of the tokens before. It stores tokens where the
+// real one stores rows (in pages, in slots, in kept-state records) and works from what it finds there, so that a wrong
+// page, a missing copy or a stale state changes tokens; and it checks every step's rules.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <functional>
-#include <limits>
+#include <set>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/step_runner.h"
 
 namespace tandem::engine {
 
+struct FakeModelOptions {
+  int32_t slots = 8;
+  int32_t pages = 512;  // of a group, the null page included
+  int32_t groups = 1;
+  int32_t page_rows = 256;
+  int32_t records = 16;
+  bool keep_steps = true;  // remember every step; costs memory
+};
+
 class FakeModel : public StepRunner {
  public:
   static constexpr int32_t vocabulary = 64;
 
+  explicit FakeModel(const FakeModelOptions& options = {})
+      : options_(options),
+        slots_(static_cast<size_t>(options.slots)),
+        records_(static_cast<size_t>(options.records)),
+        rows_(static_cast<size_t>(options.groups * options.pages * options.page_rows), -1) {
+    logits_.reserve(static_cast<size_t>(options.slots * vocabulary));
+    row_.reserve(vocabulary);
+    heads_.reserve(4096);
+  }
+
   // The token that follows `history` greedily; never 0, so that tests can use 0 as a stop token of their own choosing.
   static int32_t next(const std::vector<int32_t>& history) {
-    uint64_t hash = 1469598103934665603ULL;
-    for (const int32_t token : history) hash = (hash ^ static_cast<uint64_t>(token + 1)) * 1099511628211ULL;
-    return static_cast<int32_t>(1 + (hash >> 20) % (vocabulary - 1));
+    uint64_t hash = start;
+    for (const int32_t token : history) hash = after(hash, token);
+    return token_of(hash);
+  }
+  // The logits row that follows `history`.
+  static std::vector<float> logits_after(const std::vector<int32_t>& history) {
+    std::vector<float> logits(vocabulary, 0.0f);
+    logits[static_cast<size_t>(next(history))] = 5.0f;
+    return logits;
   }
 
   std::function<void(FakeModel&)> before_step;                   // called on the engine's thread
@@ -33,40 +58,112 @@ class FakeModel : public StepRunner {
 
   void run(const forward::Step& step) override {
     ++step_count;
-    steps.push_back(step);
+    if (options_.keep_steps) steps.push_back(step);
     if (before_step) before_step(*this);
-    const auto& segment = step.segments.at(0);
-    if (segment.position == 0) history_.clear();
-    require(step.segments.size() == 1, "one segment");
-    require(segment.position == std::ssize(history_), "rows continue the stream");
-    require(segment.rows == std::ssize(step.tokens) && segment.certain_rows == segment.rows, "rows of the segment");
-    require(step.positions.size() == step.tokens.size(), "a position for each row");
-    for (size_t i = 0; i < step.tokens.size(); ++i) {
-      require(step.positions[i] == segment.position + static_cast<int64_t>(i), "absolute positions");
-      history_.push_back(step.tokens[i]);
-    }
-    require(segment.pages == std::ssize(step.page_tables) && segment.pages * 256 >= std::ssize(history_),
-            "pages for every row");
-    for (size_t i = 0; i < step.page_tables.size(); ++i)
-      require(step.page_tables[i] == static_cast<int32_t>(i) + 1, "pages 1, 2, …");
+    move_states(step);
+    heads_.clear();
+    check_rows(step);
+    for (const auto& segment : step.segments) run_segment(step, segment);
     logits_.clear();
-    for (const int32_t row : step.logit_rows) {
-      require(row == segment.rows - 1, "only the last row's logits");
-      std::vector<float> logits(vocabulary, 0.0f);
-      logits[static_cast<size_t>(next(history_))] = 5.0f;
-      if (change_row) change_row(logits, std::ssize(history_));
-      logits_.insert(logits_.end(), logits.begin(), logits.end());
-    }
+    for (const int32_t row : step.logit_rows)
+      add_logits(heads_.at(static_cast<size_t>(row)), step.positions.at(static_cast<size_t>(row)) + 1);
+    for (const int32_t slot : step.head_slots) add_logits(slots_.at(static_cast<size_t>(slot)).head, length(slot));
   }
   std::span<const float> logits() const override { return logits_; }
 
  private:
+  static constexpr uint64_t start = 1469598103934665603ULL;
+  static uint64_t after(uint64_t hash, int32_t token) {
+    return (hash ^ static_cast<uint64_t>(token + 1)) * 1099511628211ULL;
+  }
+  static int32_t token_of(uint64_t hash) { return static_cast<int32_t>(1 + (hash >> 20) % (vocabulary - 1)); }
+
+  // What the real model's recurrent states are: a function of all rows.
+  struct State {
+    int64_t length = 0;
+    uint64_t hash = start;
+    uint64_t head = 0;  // of the last row
+  };
+
   static void require(bool holds, const char* what) {
     if (!holds) throw std::logic_error(std::string("the step breaks a rule: ") + what);
   }
+  int64_t length(int32_t slot) const { return slots_.at(static_cast<size_t>(slot)).length; }
+  int32_t* page(int64_t group, int32_t number) {
+    require(number > 0 && number < options_.pages, "pages exist and are not null");
+    return rows_.data() + (group * options_.pages + number) * options_.page_rows;
+  }
 
-  std::vector<int32_t> history_;
-  std::vector<float> logits_;
+  void move_states(const forward::Step& step) {
+    for (const auto& move : step.keeps) {
+      require(move.length >= 1 && move.length == length(move.slot), "a state is kept at the slot's length");
+      records_.at(static_cast<size_t>(move.record)) = slots_[static_cast<size_t>(move.slot)];
+    }
+    for (const auto& move : step.restores) {
+      const State& record = records_.at(static_cast<size_t>(move.record));
+      require(move.length >= 1 && move.length == record.length, "a state is restored at its own length");
+      slots_.at(static_cast<size_t>(move.slot)) = record;
+    }
+    for (const auto& copy : step.page_copies) {
+      require(copy.rows > 0 && copy.rows < options_.page_rows && copy.from != copy.to, "copies of partial pages");
+      int32_t* to = page(copy.group, copy.to);
+      std::copy_n(page(copy.group, copy.from), copy.rows, to);
+      std::fill(to + copy.rows, to + options_.page_rows, -1);
+    }
+  }
+
+  void check_rows(const forward::Step& step) {
+    require(step.positions.size() == step.tokens.size(), "a position for each row");
+    require(std::is_sorted(step.logit_rows.begin(), step.logit_rows.end()), "logit rows ascend");
+    int32_t row = 0;
+    uint64_t used = 0;  // slots
+    for (const auto& segment : step.segments) {
+      require(segment.first_row == row && segment.rows > 0 && segment.certain_rows == segment.rows, "rows follow");
+      row += segment.rows;
+      require((used >> segment.slot & 1) == 0, "segments of different slots");
+      used |= uint64_t{1} << segment.slot;
+    }
+    require(row == std::ssize(step.tokens), "every row has a segment");
+    for (const int32_t slot : step.head_slots) require((used >> slot & 1) == 0, "head slots run no rows");
+  }
+
+  void run_segment(const forward::Step& step, const forward::Segment& segment) {
+    State& state = slots_.at(static_cast<size_t>(segment.slot));
+    if (segment.position == 0) state = {};
+    require(segment.position == state.length, "rows continue the stream");
+    const int32_t* table = step.page_tables.data() + segment.page_table;
+    require(segment.page_table + segment.pages <= std::ssize(step.page_tables), "the page table lies in the step");
+    const auto rows_of = [&](int64_t position) {
+      const int64_t entry = position / options_.page_rows;
+      require(entry < segment.pages, "pages for every row");
+      return page(entry % options_.groups, table[entry]) + position % options_.page_rows;
+    };
+    uint64_t paged = start;  // what the pages say, from the first row on
+    for (int64_t position = 0; position < segment.position; ++position) paged = after(paged, *rows_of(position));
+    for (int32_t i = 0; i < segment.rows; ++i) {
+      const auto row = static_cast<size_t>(segment.first_row + i);
+      require(step.positions[row] == state.length, "absolute positions");
+      *rows_of(state.length) = step.tokens[row];
+      paged = after(paged, *rows_of(state.length));
+      state.hash = after(state.hash, step.tokens[row]);
+      ++state.length;
+      state.head = paged == state.hash ? paged : paged * 31 + state.hash;
+      heads_.push_back(state.head);
+    }
+  }
+
+  void add_logits(uint64_t head, int64_t position) {
+    row_.assign(vocabulary, 0.0f);
+    row_[static_cast<size_t>(token_of(head))] = 5.0f;
+    if (change_row) change_row(row_, position);
+    logits_.insert(logits_.end(), row_.begin(), row_.end());
+  }
+
+  const FakeModelOptions options_;
+  std::vector<State> slots_, records_;
+  std::vector<int32_t> rows_;    // [groups, pages, page_rows] the token of each row
+  std::vector<uint64_t> heads_;  // of the step's rows
+  std::vector<float> logits_, row_;
 };
 
 }  // namespace tandem::engine

@@ -4,16 +4,13 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "engine/fake_model.h"
-#include "engine/serial_engine.h"
+#include "engine/batch_engine.h"
+#include "engine/testing.h"
 
 namespace tandem::engine {
 namespace {
 
-constexpr SerialEngineOptions options = {.vocab_size = FakeModel::vocabulary,
-                                         .sampled_tokens = FakeModel::vocabulary,
-                                         .max_model_len = 100000,
-                                         .max_num_batched_tokens = 16};
+BatchEngineOptions options() { return {.scheduler = options_for({}, 16, 100000), .watchdog_s = 0, .on_stuck = {}}; }
 
 Request greedy(int64_t max_tokens) {
   Request request;
@@ -25,7 +22,7 @@ Request greedy(int64_t max_tokens) {
 
 TEST(RunRequest, ReturnsTheReply) {
   FakeModel model;
-  SerialEngine engine(model, options);
+  BatchEngine engine(model, options());
   std::vector<int32_t> seen;
   const Reply reply = run_request(engine, greedy(5),
                                   {.on_token =
@@ -42,7 +39,7 @@ TEST(RunRequest, ReturnsTheReply) {
 
 TEST(RunRequest, AHookEndsIt) {
   FakeModel model;
-  SerialEngine engine(model, options);
+  BatchEngine engine(model, options());
   int count = 0;
   const Reply by_token =
       run_request(engine, greedy(90000), {.on_token = [&](int32_t) { return ++count < 3; }, .is_cancelled = {}});
@@ -58,7 +55,7 @@ TEST(RunRequest, AHookEndsIt) {
 
 TEST(RunRequest, AThrowingHookCancelsAndThrows) {
   FakeModel model;
-  SerialEngine engine(model, options);
+  BatchEngine engine(model, options());
   EXPECT_THROW(run_request(engine, greedy(90000),
                            {.on_token = [](int32_t) -> bool { throw std::runtime_error("x"); }, .is_cancelled = {}}),
                std::runtime_error);
@@ -69,7 +66,7 @@ TEST(RunRequest, AThrowingHookCancelsAndThrows) {
 TEST(RunRequest, EngineFailureIsAnInternalError) {
   FakeModel model;
   model.before_step = [](FakeModel&) { throw std::runtime_error("no more"); };
-  SerialEngine engine(model, options);
+  BatchEngine engine(model, options());
   try {
     run_request(engine, greedy(3));
     FAIL();

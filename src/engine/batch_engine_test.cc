@@ -1,93 +1,23 @@
-// The serial engine over a model with known answers: tokens, events, limits, cancellation, failure, and many threads at
-// once.
-#include "engine/serial_engine.h"
+// The engine over a model with known answers: tokens, events, limits, cancellation, failure, and many threads at once.
+#include "engine/batch_engine.h"
 
+#include <cmath>
 #include <ctime>
 #include <future>
 #include <random>
+#include <thread>
 
 #include "base/error.h"
-#include "engine/fake_model.h"
+#include "base/log.h"
+#include "engine/testing.h"
 
 namespace tandem::engine {
 namespace {
 
-// The events of one request, to be awaited.
-class Collector {
- public:
-  Engine::Sink sink() {
-    return [this](const Event& event) {
-      const std::lock_guard lock(mutex_);
-      if (finished_) late_ = true;
-      events_.push_back(event);
-      finished_ = finished_ || event.kind == Event::Kind::finished;
-      changed_.notify_all();
-    };
-  }
-  // Waits for `finished` and returns it.
-  Event wait() {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, std::chrono::seconds(60), [this] { return finished_; }))
-      throw std::runtime_error("the request did not end within a minute");
-    return events_.back();
-  }
-  void wait_for_tokens(size_t count) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return tokens_locked().size() >= count; });
-  }
-  std::vector<int32_t> tokens() {
-    const std::lock_guard lock(mutex_);
-    return tokens_locked();
-  }
-  std::vector<Event> events() {
-    const std::lock_guard lock(mutex_);
-    return events_;
-  }
-  bool late() const { return late_; }  // something came after `finished`
+constexpr FakeModelOptions one_slot{.slots = 1, .records = 0};  // nothing is kept: every prompt is run
 
- private:
-  std::vector<int32_t> tokens_locked() const {
-    std::vector<int32_t> tokens;
-    for (const Event& e : events_)
-      if (e.kind == Event::Kind::token) tokens.push_back(e.token);
-    return tokens;
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Event> events_;
-  bool finished_ = false, late_ = false;
-};
-
-std::vector<int32_t> expected_reply(std::vector<int32_t> history, size_t count) {
-  std::vector<int32_t> reply;
-  while (reply.size() < count) {
-    reply.push_back(FakeModel::next(history));
-    history.push_back(reply.back());
-  }
-  return reply;
-}
-
-Request greedy(std::vector<int32_t> prompt, int64_t max_tokens, std::vector<int32_t> stops = {}) {
-  Request request;
-  request.prompt_ids = std::move(prompt);
-  request.sampling.temperature = 0;
-  request.max_tokens = max_tokens;
-  request.stop_token_ids = std::move(stops);
-  return request;
-}
-
-SerialEngineOptions options(int32_t chunk = 8, int64_t max_model_len = 1000) {
-  return {.vocab_size = FakeModel::vocabulary,
-          .sampled_tokens = FakeModel::vocabulary,
-          .max_model_len = max_model_len,
-          .max_num_batched_tokens = chunk};
-}
-
-std::vector<int32_t> some_prompt(int length) {
-  std::vector<int32_t> prompt;
-  for (int i = 0; i < length; ++i) prompt.push_back((i * 7 + 3) % FakeModel::vocabulary);
-  return prompt;
+BatchEngineOptions options(int32_t chunk = 8, int64_t max_model_len = 1000, const FakeModelOptions& model = one_slot) {
+  return {.scheduler = options_for(model, chunk, max_model_len), .watchdog_s = 0, .on_stuck = {}};
 }
 
 ErrorCode refusal(Engine& engine, Request request) {
@@ -111,17 +41,17 @@ struct Gate {
   }
 };
 
-TEST(SerialEngine, RepliesHaveTheModelsTokensForEveryChunkSize) {
+TEST(BatchEngine, RepliesHaveTheModelsTokensForEveryChunkSize) {
   for (const int chunk : {1, 2, 7, 8, 9, 64, 600}) {
     for (const int length : {1, 8, 9, 64, 300}) {
-      FakeModel model;
+      FakeModel model(one_slot);
       Collector collector;
       const auto prompt = some_prompt(length);
       {
-        SerialEngine engine(model, options(chunk));
+        BatchEngine engine(model, options(chunk));
         engine.submit(greedy(prompt, 20), collector.sink());
         EXPECT_EQ(collector.wait().reason, FinishReason::length);
-        EXPECT_EQ(engine.status().steps, (length + chunk - 1) / chunk + 19);  // the last token is never run
+        EXPECT_EQ(model.step_count, (length + chunk - 1) / chunk + 19);  // the last token is never run
       }
       EXPECT_EQ(collector.tokens(), expected_reply(prompt, 20)) << chunk << " " << length;
       for (const auto& step : model.steps) EXPECT_LE(std::ssize(step.tokens), chunk);
@@ -129,10 +59,10 @@ TEST(SerialEngine, RepliesHaveTheModelsTokensForEveryChunkSize) {
   }
 }
 
-TEST(SerialEngine, EventsComeInOrderWithTimings) {
-  FakeModel model;
+TEST(BatchEngine, EventsComeInOrderWithTimings) {
+  FakeModel model(one_slot);
   model.before_step = [](FakeModel&) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
-  SerialEngine engine(model, options());
+  BatchEngine engine(model, options());
   Collector collector;
   engine.submit(greedy(some_prompt(20), 3), collector.sink());
   const Event last = collector.wait();
@@ -146,9 +76,9 @@ TEST(SerialEngine, EventsComeInOrderWithTimings) {
   EXPECT_GE(last.timings.decode_ms, 4);   // two more steps
 }
 
-TEST(SerialEngine, StopTokensEndTheReplyAndAreNotDelivered) {
-  FakeModel model;
-  SerialEngine engine(model, options());
+TEST(BatchEngine, StopTokensEndTheReplyAndAreNotDelivered) {
+  FakeModel model(one_slot);
+  BatchEngine engine(model, options());
   const auto reply = expected_reply(some_prompt(5), 10);
   const int32_t stop = reply[4];
   const auto first = static_cast<size_t>(std::find(reply.begin(), reply.end(), stop) - reply.begin());
@@ -165,9 +95,9 @@ TEST(SerialEngine, StopTokensEndTheReplyAndAreNotDelivered) {
   EXPECT_EQ(at_limit.wait().reason, FinishReason::stop);
 }
 
-TEST(SerialEngine, MinTokensMasksTheStopTokens) {
-  FakeModel model;
-  SerialEngine engine(model, options());
+TEST(BatchEngine, MinTokensMasksTheStopTokens) {
+  FakeModel model(one_slot);
+  BatchEngine engine(model, options());
   const int32_t stop = FakeModel::next(some_prompt(5));
   for (const int64_t min_tokens : {0, 1, 4}) {
     Collector collector;
@@ -183,21 +113,21 @@ TEST(SerialEngine, MinTokensMasksTheStopTokens) {
   }
 }
 
-TEST(SerialEngine, MaxTokensIsCutToTheWindow) {
-  FakeModel model;
-  SerialEngine engine(model, options(8, 30));
+TEST(BatchEngine, MaxTokensIsCutToTheWindow) {
+  FakeModel model(one_slot);
+  BatchEngine engine(model, options(8, 30));
   Collector collector;
   engine.submit(greedy(some_prompt(25), 100), collector.sink());
   EXPECT_EQ(collector.wait().reason, FinishReason::length);
   EXPECT_EQ(collector.tokens().size(), 5u);
 }
 
-TEST(SerialEngine, TokensWithoutTextAreNeverSampled) {
-  FakeModel model;
+TEST(BatchEngine, TokensWithoutTextAreNeverSampled) {
+  FakeModel model(one_slot);
   model.change_row = [](std::vector<float>& logits, int64_t) { logits[FakeModel::vocabulary - 1] = 100; };
   auto o = options();
-  o.sampled_tokens = FakeModel::vocabulary - 1;
-  SerialEngine engine(model, o);
+  o.scheduler.sampled_tokens = FakeModel::vocabulary - 1;
+  BatchEngine engine(model, o);
   for (const double temperature : {0.0, 1.0}) {
     Collector collector;
     auto request = greedy({FakeModel::vocabulary - 1}, 30);  // as a prompt token it is allowed
@@ -209,14 +139,14 @@ TEST(SerialEngine, TokensWithoutTextAreNeverSampled) {
   }
 }
 
-TEST(SerialEngine, SampledTokensAreThoseOfTheirAbsolutePosition) {
+TEST(BatchEngine, SampledTokensAreThoseOfTheirAbsolutePosition) {
   // A flat row at every position: the token is the keyed noise's alone, whatever the chunk size was.
   const auto flatten = [](std::vector<float>& logits, int64_t) { logits.assign(logits.size(), 0.0f); };
   const std::vector<float> flat(FakeModel::vocabulary, 0.0f);
   for (const int chunk : {3, 100}) {
-    FakeModel model;
+    FakeModel model(one_slot);
     model.change_row = flatten;
-    SerialEngine engine(model, options(chunk));
+    BatchEngine engine(model, options(chunk));
     Collector collector;
     auto request = greedy(some_prompt(10), 15);
     request.sampling = {.temperature = 1.0, .top_k = 0, .top_p = 1.0, .min_p = 0.0, .seed = 99};
@@ -229,9 +159,9 @@ TEST(SerialEngine, SampledTokensAreThoseOfTheirAbsolutePosition) {
   }
 }
 
-TEST(SerialEngine, RefusesWhatCanNeverRun) {
-  FakeModel model;
-  SerialEngine engine(model, options(8, 30));
+TEST(BatchEngine, RefusesWhatCanNeverRun) {
+  FakeModel model(one_slot);
+  BatchEngine engine(model, options(8, 30));
   EXPECT_EQ(refusal(engine, greedy({}, 5)), ErrorCode::usage);
   EXPECT_EQ(refusal(engine, greedy({1, -1}, 5)), ErrorCode::usage);
   EXPECT_EQ(refusal(engine, greedy({1, FakeModel::vocabulary}, 5)), ErrorCode::usage);
@@ -257,11 +187,11 @@ TEST(SerialEngine, RefusesWhatCanNeverRun) {
   EXPECT_EQ(collector.tokens().size(), 1u);
 }
 
-TEST(SerialEngine, RunsRequestsInTheOrderOfTheirArrival) {
-  FakeModel model;
+TEST(BatchEngine, RunsRequestsInTheOrderOfTheirArrival) {
+  FakeModel model(one_slot);
   Gate gate;
   model.before_step = [&](FakeModel&) { gate(); };
-  SerialEngine engine(model, options());
+  BatchEngine engine(model, options());
   std::mutex mutex;
   std::vector<int> order;
   std::vector<Collector> collectors(5);
@@ -286,10 +216,10 @@ TEST(SerialEngine, RunsRequestsInTheOrderOfTheirArrival) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
-TEST(SerialEngine, CancelEndsRunningAndQueuedRequests) {
-  FakeModel model;
+TEST(BatchEngine, CancelEndsRunningAndQueuedRequests) {
+  FakeModel model(one_slot);
   model.before_step = [](FakeModel&) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
-  SerialEngine engine(model, options(8, 100000));
+  BatchEngine engine(model, options(8, 100000));
   Collector running, queued, survivor;
   const auto first = engine.submit(greedy(some_prompt(5), 90000), running.sink());
   const auto second = engine.submit(greedy(some_prompt(6), 90000), queued.sink());
@@ -309,11 +239,11 @@ TEST(SerialEngine, CancelEndsRunningAndQueuedRequests) {
   engine.cancel(12345);
 }
 
-TEST(SerialEngine, CancelBetweenPrefillChunks) {
-  FakeModel model;
+TEST(BatchEngine, CancelBetweenPrefillChunks) {
+  FakeModel model(one_slot);
   Gate gate;
   model.before_step = [&](FakeModel&) { gate(); };
-  SerialEngine engine(model, options(4));
+  BatchEngine engine(model, options(4));
   Collector collector;
   const auto number = engine.submit(greedy(some_prompt(400), 5), collector.sink());
   gate.reached.get_future().wait();
@@ -324,14 +254,14 @@ TEST(SerialEngine, CancelBetweenPrefillChunks) {
   EXPECT_TRUE(collector.tokens().empty());
 }
 
-TEST(SerialEngine, AFailedStepBreaksTheEngineForGood) {
-  FakeModel model;
+TEST(BatchEngine, AFailedStepBreaksTheEngineForGood) {
+  FakeModel model(one_slot);
   Gate gate;
   model.before_step = [&](FakeModel& m) {
     gate();
     if (m.step_count == 3) throw std::runtime_error("disk on fire");
   };
-  SerialEngine engine(model, options());
+  BatchEngine engine(model, options());
   Collector running, queued;
   engine.submit(greedy(some_prompt(5), 10), running.sink());
   engine.submit(greedy(some_prompt(5), 10), queued.sink());
@@ -352,12 +282,12 @@ TEST(SerialEngine, AFailedStepBreaksTheEngineForGood) {
   EXPECT_EQ(model.step_count, 3);
 }
 
-TEST(SerialEngine, NotANumberAndForeignExceptionsBreakItToo) {
+TEST(BatchEngine, NotANumberAndForeignExceptionsBreakItToo) {
   for (const bool foreign : {false, true}) {
-    FakeModel model;
+    FakeModel model(one_slot);
     model.change_row = [](std::vector<float>& logits, int64_t) { logits[3] = std::nanf(""); };
     if (foreign) model.before_step = [](FakeModel&) { throw 7; };
-    SerialEngine engine(model, options());
+    BatchEngine engine(model, options());
     Collector collector;
     engine.submit(greedy({1}, 5), collector.sink());
     EXPECT_EQ(collector.wait().reason, FinishReason::error);
@@ -365,9 +295,9 @@ TEST(SerialEngine, NotANumberAndForeignExceptionsBreakItToo) {
   }
 }
 
-TEST(SerialEngine, AThrowingReceiverLosesOnlyItsOwnRequest) {
-  FakeModel model;
-  SerialEngine engine(model, options());
+TEST(BatchEngine, AThrowingReceiverLosesOnlyItsOwnRequest) {
+  FakeModel model(one_slot);
+  BatchEngine engine(model, options());
   engine.submit(greedy(some_prompt(5), 500), [](const Event&) { throw std::runtime_error("gone"); });
   Collector collector;
   engine.submit(greedy(some_prompt(6), 4), collector.sink());
@@ -376,9 +306,9 @@ TEST(SerialEngine, AThrowingReceiverLosesOnlyItsOwnRequest) {
   EXPECT_TRUE(engine.status().ready);
 }
 
-TEST(SerialEngine, ReceiversMaySubmitAndCancel) {
-  FakeModel model;
-  SerialEngine engine(model, options());
+TEST(BatchEngine, ReceiversMaySubmitAndCancel) {
+  FakeModel model(one_slot);
+  BatchEngine engine(model, options());
   Collector second;
   std::atomic<uint64_t> first{0};
   Collector collector;
@@ -395,12 +325,12 @@ TEST(SerialEngine, ReceiversMaySubmitAndCancel) {
   EXPECT_EQ(second.wait().reason, FinishReason::length);
 }
 
-TEST(SerialEngine, DestructionCancelsWhatIsLeft) {
-  FakeModel model;
+TEST(BatchEngine, DestructionCancelsWhatIsLeft) {
+  FakeModel model(one_slot);
   model.before_step = [](FakeModel&) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
   Collector running, queued;
   {
-    SerialEngine engine(model, options(8, 100000));
+    BatchEngine engine(model, options(8, 100000));
     engine.submit(greedy(some_prompt(5), 90000), running.sink());
     engine.submit(greedy(some_prompt(5), 90000), queued.sink());
     running.wait_for_tokens(1);
@@ -409,9 +339,9 @@ TEST(SerialEngine, DestructionCancelsWhatIsLeft) {
   EXPECT_EQ(queued.wait().reason, FinishReason::cancelled);
 }
 
-TEST(SerialEngine, IdleCostsNoTime) {
-  FakeModel model;
-  SerialEngine engine(model, options());
+TEST(BatchEngine, IdleCostsNoTime) {
+  FakeModel model(one_slot);
+  BatchEngine engine(model, options());
   Collector collector;
   engine.submit(greedy({1}, 2), collector.sink());
   collector.wait();
@@ -420,9 +350,9 @@ TEST(SerialEngine, IdleCostsNoTime) {
   EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.05);
 }
 
-TEST(SerialEngine, ManyThreadsSubmitAndCancelAtRandom) {
-  FakeModel model;
-  SerialEngine engine(model, options(16));
+TEST(BatchEngine, ManyThreadsSubmitAndCancelAtRandom) {
+  FakeModel model(one_slot);
+  BatchEngine engine(model, options(16));
   std::atomic<int> complete{0}, cancelled{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t)

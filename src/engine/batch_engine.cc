@@ -1,0 +1,182 @@
+// inbox → schedule → run → complete, until told to stop.
+#include "engine/batch_engine.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace tandem::engine {
+
+BatchEngine::BatchEngine(StepRunner& runner, const BatchEngineOptions& options)
+    : runner_(runner), options_(options), scheduler_(options.scheduler), progress_(now()) {
+  if (!(options.watchdog_s >= 0 && options.watchdog_s <= 1e6))
+    throw Error(ErrorCode::usage, "--watchdog-s", fmt::format("{}", options.watchdog_s), "0 (off) to 1000000 seconds");
+  const auto slots = static_cast<size_t>(options.scheduler.capacity.slots);
+  snapshot_.streams.reserve(slots);
+  cancels_.reserve(slots);
+  cancel_inbox_.reserve(slots);
+  status_ = scheduler_.status();
+  if (options.watchdog_s > 0)
+    watchdog_ = std::make_unique<Watchdog>(
+        options.watchdog_s, [this] { return seconds_without_progress(); }, [this](double s) { set_stuck(s); });
+  thread_ = std::thread([this] { loop(); });
+}
+
+BatchEngine::~BatchEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+  watchdog_.reset();
+}
+
+void BatchEngine::refuse_if_closed() const {
+  if (!broken_.empty()) throw Error(ErrorCode::resource, "engine", "broken: " + broken_, "a restart of the program");
+  if (!stuck_.empty()) throw Error(ErrorCode::resource, "engine", stuck_, "a restart of the program");
+  if (stopping_ || !admits_) throw Error(ErrorCode::resource, "engine", "stopping");
+}
+
+uint64_t BatchEngine::submit(Request request, Sink sink) {
+  auto job = scheduler_.make_job(std::move(request), std::move(sink), now());
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    refuse_if_closed();
+    scheduler_.check_queue(scheduler_.running() + scheduler_.waiting() + std::ssize(inbox_));
+    number = job->number = next_number_++;
+    inbox_.push_back(std::move(job));
+  }
+  wake_.notify_one();
+  return number;
+}
+
+void BatchEngine::cancel(uint64_t number) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (number == 0 || number >= next_number_) return;
+    cancel_inbox_.push_back(number);
+  }
+  wake_.notify_one();
+}
+
+void BatchEngine::stop_admitting() {
+  const std::lock_guard lock(mutex_);
+  admits_ = false;
+}
+
+Status BatchEngine::status() const {
+  const std::lock_guard lock(mutex_);
+  Status status = status_;
+  status.running = scheduler_.running();
+  status.waiting = scheduler_.waiting() + std::ssize(inbox_);
+  status.broken = !broken_.empty();
+  if (status.broken)
+    status.reason = broken_;
+  else if (!stuck_.empty())
+    status.reason = stuck_;
+  else if (stopping_ || !admits_)
+    status.reason = "stopping";
+  status.ready = status.reason.empty();
+  status.seconds_since_last_step = std::chrono::duration<double>(now() - progress_).count();
+  return status;
+}
+
+std::string BatchEngine::describe() const {
+  const std::lock_guard lock(mutex_);
+  return snapshot_.text();
+}
+
+void BatchEngine::loop() {
+  bool idle = true;
+  while (true) {
+    try {
+      if (!take_inbox(idle)) break;
+      idle = !run_step();
+    } catch (const std::exception& e) {
+      break_down(e.what());
+      idle = true;
+    } catch (...) {
+      break_down("an unknown exception");
+      idle = true;
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& job : inbox_) scheduler_.enqueue(std::move(job));
+    inbox_.clear();
+  }
+  scheduler_.end_all(FinishReason::cancelled, {}, now());
+}
+
+bool BatchEngine::take_inbox(bool idle) {
+  {
+    std::unique_lock lock(mutex_);
+    if (idle) {
+      wake_.wait(lock, [this] { return stopping_ || (broken_.empty() && !(inbox_.empty() && cancel_inbox_.empty())); });
+      progress_ = now();  // a long idle time is not a stuck step
+    }
+    if (stopping_) return false;
+    for (auto& job : inbox_) scheduler_.enqueue(std::move(job));
+    inbox_.clear();
+    cancels_.swap(cancel_inbox_);
+  }
+  for (const uint64_t number : cancels_) scheduler_.cancel(number, now());
+  cancels_.clear();
+  return true;
+}
+
+bool BatchEngine::run_step() {
+  const forward::Step* step = scheduler_.schedule(now());
+  publish(step != nullptr);
+  if (step == nullptr) return false;
+  runner_.run(*step);
+  scheduler_.complete(runner_.logits(), now());
+  const std::lock_guard lock(mutex_);
+  progress_ = now();
+  ++status_.steps;
+  return true;
+}
+
+void BatchEngine::publish(bool busy) {
+  Status status = scheduler_.status();
+  const std::lock_guard lock(mutex_);
+  status_ = std::move(status);
+  busy_ = busy;
+  scheduler_.describe(snapshot_, now());
+}
+
+// Whoever asks after the first `finished` must find the engine broken already.
+void BatchEngine::break_down(const std::string& reason) {
+  const std::string why = reason.empty() ? "a step failed" : reason;
+  log(LogLevel::error, "engine broken: {}", why);
+  {
+    const std::lock_guard lock(mutex_);
+    broken_ = why;
+    busy_ = false;
+    for (auto& job : inbox_) scheduler_.enqueue(std::move(job));
+    inbox_.clear();
+  }
+  scheduler_.end_all(FinishReason::error, "the engine failed: " + why, now());
+}
+
+double BatchEngine::seconds_without_progress() const {
+  const std::lock_guard lock(mutex_);
+  return busy_ ? std::chrono::duration<double>(now() - progress_).count() : 0;
+}
+
+void BatchEngine::set_stuck(double seconds) {
+  {
+    const std::lock_guard lock(mutex_);
+    stuck_ = fmt::format("no step has finished for {:.1f} s", seconds);
+    log(LogLevel::error, "watchdog: {}; {}", stuck_, snapshot_.text());
+  }
+  if (options_.on_stuck) options_.on_stuck();
+}
+
+}  // namespace tandem::engine

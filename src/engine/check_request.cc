@@ -1,0 +1,100 @@
+// Limits of settings and of requests.
+#include "engine/check_request.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace tandem::engine {
+namespace {
+
+template <typename Value>
+[[noreturn]] void refuse(std::string field, const Value& found, std::string expected) {
+  throw Error(ErrorCode::usage, std::move(field), fmt::format("{}", found), std::move(expected));
+}
+
+void check_sampling(const SamplingParams& p) {
+  if (!std::isfinite(p.temperature) || p.temperature < 0) refuse("temperature", p.temperature, "a finite number >= 0");
+  if (!(p.top_p > 0 && p.top_p <= 1)) refuse("top_p", p.top_p, "a number in (0, 1]");
+  if (!(p.min_p >= 0 && p.min_p <= 1)) refuse("min_p", p.min_p, "a number in [0, 1]");
+}
+
+void check_prompt(const Request& request, const SchedulerOptions& options, int64_t max_rows) {
+  if (request.prompt_ids.empty()) refuse("prompt", "no tokens", "at least one");
+  for (size_t i = 0; i < request.prompt_ids.size(); ++i)
+    if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= options.vocab_size)
+      refuse(fmt::format("prompt_ids[{}]", i), request.prompt_ids[i], fmt::format("0 to {}", options.vocab_size - 1));
+  const auto length = std::ssize(request.prompt_ids);
+  if (length + 1 > max_rows) {
+    const bool by_window = max_rows == options.max_model_len;
+    refuse("prompt", fmt::format("{} tokens", length),
+           fmt::format("at most {} ({} {} less one token of reply)", max_rows - 1,
+                       by_window ? "max_model_len" : "rows of the token pool", max_rows));
+  }
+}
+
+// A typo in a position must not silently keep nothing.
+void check_reuse(const Request& request) {
+  const auto length = std::ssize(request.prompt_ids);
+  for (size_t i = 0; i < request.keep_positions.size(); ++i) {
+    const int64_t position = request.keep_positions[i];
+    if (position < 1 || position > length)
+      refuse(fmt::format("keep_positions[{}]", i), position, fmt::format("1 to {}", length));
+  }
+  for (size_t i = 0; i < request.prompt_parts.size(); ++i) {
+    const PromptPart& part = request.prompt_parts[i];
+    if (part.begin < 0 || part.begin > part.end || part.end > length)
+      refuse(fmt::format("prompt_parts[{}]", i), fmt::format("[{}, {})", part.begin, part.end),
+             fmt::format("a span of [0, {})", length));
+  }
+}
+
+}  // namespace
+
+void check_request(const Request& request, const SchedulerOptions& options, int64_t max_rows) {
+  check_prompt(request, options, max_rows);
+  check_reuse(request);
+  if (request.max_tokens < 1) refuse("max_tokens", request.max_tokens, "at least 1");
+  if (request.min_tokens < 0) refuse("min_tokens", request.min_tokens, "at least 0");
+  if (request.deadline_s && !(*request.deadline_s > 0))
+    refuse("deadline_s", *request.deadline_s, "more than 0 seconds");
+  const auto& stops = request.stop_token_ids;
+  const auto first_stop = std::lower_bound(stops.begin(), stops.end(), 0);
+  const auto last_stop = std::lower_bound(first_stop, stops.end(), options.sampled_tokens);
+  if (request.min_tokens > 0 && last_stop - first_stop >= options.sampled_tokens)
+    refuse("stop_token_ids", "every token of the vocabulary", "a token that min_tokens may sample");
+  check_sampling(request.sampling);
+}
+
+void check_options(const SchedulerOptions& options) {
+  const auto at_least = [](const char* name, int64_t value, int64_t smallest) {
+    if (value < smallest) refuse(name, value, fmt::format("at least {}", smallest));
+  };
+  const forward::Capacity& capacity = options.capacity;
+  at_least("vocab_size", options.vocab_size, 1);
+  at_least("sampled_tokens", options.sampled_tokens, 1);
+  at_least("max_model_len", options.max_model_len, 2);
+  at_least("--max-num-seqs", capacity.slots, 1);
+  at_least("pages", capacity.pages, 2);
+  at_least("max_stream_pages", capacity.max_stream_pages, 0);
+  at_least("page_rows", capacity.page_rows, 1);
+  at_least("page_groups", options.page_groups, 1);
+  at_least("kept_states", capacity.kept_states, 0);
+  if (capacity.max_rows < capacity.slots)
+    refuse("--max-num-batched-tokens", capacity.max_rows, fmt::format("at least --max-num-seqs {}", capacity.slots));
+  at_least("max_logit_rows", capacity.max_logit_rows, capacity.slots);
+  at_least("--max-queued-requests", options.max_waiting, 1);
+  if (!(options.prefill_slice_ms >= 0 && options.prefill_slice_ms <= 3.6e6))
+    refuse("--prefill-slice-ms", options.prefill_slice_ms, "0 (off) to 3600000");
+  if (!(options.fill_share > 0 && options.fill_share <= 1))
+    refuse("--fill-share", options.fill_share, "a number in (0, 1]");
+  at_least("smallest_stride", options.keep.smallest_stride, 0);
+  at_least("largest_stride", options.keep.largest_stride, options.keep.smallest_stride);
+  at_least("stride_divisor", options.keep.stride_divisor, 1);
+  at_least("shortest_fork", options.keep.shortest_fork, 1);
+}
+
+}  // namespace tandem::engine

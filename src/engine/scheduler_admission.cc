@@ -1,0 +1,153 @@
+// Admission: first come, first served; the longest kept prefix is resumed; all pages of the prompt are taken at once
+// (spec/runtime.md b.3.5, b.4).
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/scheduler.h"
+
+namespace tandem::engine {
+namespace {
+
+PrefixMiss miss_of(cache::MissReason reason) {
+  switch (reason) {
+    case cache::MissReason::none: return PrefixMiss::none;
+    case cache::MissReason::new_prefix: return PrefixMiss::new_prefix;
+    case cache::MissReason::evicted: return PrefixMiss::evicted;
+    case cache::MissReason::other_salt: return PrefixMiss::other_salt;
+  }
+  return PrefixMiss::new_prefix;
+}
+
+// A prompt that leaves stored text inside a part whose change has a name misses for that reason.
+PrefixMiss refined(PrefixMiss miss, const std::vector<PromptPart>& parts, int64_t common) {
+  if (miss != PrefixMiss::new_prefix || common == 0) return miss;
+  for (const PromptPart& part : parts) {
+    if (common < part.begin || common >= part.end) continue;
+    return part.kind == PromptPart::Kind::effort ? PrefixMiss::effort_changed : PrefixMiss::template_changed;
+  }
+  return miss;
+}
+
+}  // namespace
+
+Stream* Scheduler::free_stream() {
+  for (Stream& stream : streams_) {
+    if (stream.phase == Stream::Phase::free) return &stream;
+  }
+  return nullptr;
+}
+
+void Scheduler::admit(Time now) {
+  while (!queue_.empty() && !admission_waits_ && free_stream() != nullptr) admission_waits_ = !admit_next(now);
+}
+
+// False: the queue's head has to wait, and everything behind it.
+bool Scheduler::admit_next(Time now) {
+  const Job& job = *queue_.front();
+  int64_t limit = job.request.needs_every_prompt_row ? 0 : std::ssize(job.ids);
+  while (true) {
+    const Admission admission = look_up(job, limit);
+    if (has_room_for(job, admission.match)) {
+      auto taken = std::move(queue_.front());
+      queue_.pop_front();
+      start_stream(*free_stream(), std::move(taken), admission, now);
+      return true;
+    }
+    if (running() > 0 || book_.has_pins()) return false;
+    // Alone, and still no room: the state to resume from has a partial page that is needed twice. A shorter one, or
+    // none, fits: every page is free or reclaimable.
+    if (admission.match.record < 0)
+      throw Error(ErrorCode::internal, "admission", "a checked request does not fit into an empty pool");
+    limit = admission.match.length - 1;
+  }
+}
+
+Scheduler::Admission Scheduler::look_up(const Job& job, int64_t limit) const {
+  Admission admission;
+  admission.match = book_.index().find(job.ids, job.request.cache_salt, limit);
+  const cache::Match& match = admission.match;
+  if (job.request.needs_every_prompt_row)
+    admission.miss = PrefixMiss::logprobs_asked;
+  else if (match.length < std::ssize(job.ids))
+    admission.miss = refined(miss_of(match.reason), job.request.prompt_parts, match.common);
+  return admission;
+}
+
+// Pages of the prompt and of its first reply row beyond the shared ones, and a page of headroom for each stream that
+// decodes. A state that would be resumed is no room.
+bool Scheduler::has_room_for(const Job& job, const cache::Match& match) {
+  need_.clear();
+  const int64_t first = match.record >= 0 ? match.length / book_.page_rows() : 0;
+  const int64_t end = book_.entries_of(std::ssize(job.ids) + 1);
+  for (int64_t entry = first; entry < end; ++entry) need_.add_entry(entry);
+  for (const Stream& stream : streams_) {
+    if (stream.phase == Stream::Phase::decoding) need_.add_entry(std::ssize(stream.page_table));
+  }
+  if (match.record >= 0) book_.index().pin(match.record);
+  const bool has_room = book_.has_room(need_);
+  if (match.record >= 0) book_.index().unpin(match.record);
+  return has_room;
+}
+
+void Scheduler::start_stream(Stream& stream, std::unique_ptr<Job> taken, const Admission& admission, Time now) {
+  stream.job = std::move(taken);
+  Job& job = *stream.job;
+  const cache::Match& match = admission.match;
+  stream.length = stream.kept = 0;
+  stream.fill_end = std::ssize(job.ids);
+  stream.waits = false;
+  job.ids.reserve(static_cast<size_t>(job.prompt + job.request.max_tokens));
+  if (match.record >= 0) resume(stream, match);
+  const int64_t entries = book_.entries_of(stream.fill_end + 1);
+  for (int64_t entry = std::ssize(stream.page_table); entry < entries; ++entry) {
+    const int32_t page = book_.take(entry);
+    if (page == 0) throw Error(ErrorCode::internal, "admission", "a page that was counted is not there");
+    stream.page_table.push_back(page);
+  }
+  stream.fork = match.departs ? fork_point(options_.keep, stream.length, match.common) : 0;
+  find_next_keep(stream);
+  --waiting_;
+  change_phase(stream, Stream::Phase::filling);
+  counts_.cached_tokens += stream.length;
+  if (job.was_admitted) {  // given back before: nobody need know
+    log(LogLevel::info, "request {}: resumed, {} tokens, {} cached", job.request.id, stream.fill_end, stream.length);
+    return;
+  }
+  job.was_admitted = true;
+  job.admitted = now;
+  counts_.prompt_tokens += job.prompt;
+  log(LogLevel::info, "request {}: admitted, {} prompt tokens, {} cached, miss: {}", job.request.id, job.prompt,
+      stream.length, name_of(admission.miss));
+  Event event;
+  event.kind = Event::Kind::admitted;
+  event.cached_tokens = stream.length;
+  event.miss = admission.miss;
+  send(job, event);
+}
+
+// Full pages are shared; the partial last one is copied, because the stream will write behind the state's rows.
+void Scheduler::resume(Stream& stream, const cache::Match& match) {
+  book_.pin_for_step(match.record);
+  book_.index().touch(match.record, match.departs && match.common == match.length);
+  const auto table = book_.index().page_table(match.record);
+  const int64_t full = match.length / book_.page_rows(), rest = match.length % book_.page_rows();
+  for (int64_t entry = 0; entry < full; ++entry) {
+    book_.share(entry, table[static_cast<size_t>(entry)]);
+    stream.page_table.push_back(table[static_cast<size_t>(entry)]);
+  }
+  if (rest > 0) {
+    const int32_t page = book_.take(full);
+    if (page == 0) throw Error(ErrorCode::internal, "admission", "a page that was counted is not there");
+    stream.page_table.push_back(page);
+    step_.page_copies.push_back({.from = table[static_cast<size_t>(full)],
+                                 .to = page,
+                                 .rows = static_cast<int32_t>(rest),
+                                 .group = book_.group_of(full)});
+  }
+  step_.restores.push_back({.slot = stream.slot, .record = match.record, .length = match.length});
+  stream.length = stream.kept = match.length;
+}
+
+}  // namespace tandem::engine

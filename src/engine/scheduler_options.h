@@ -1,0 +1,34 @@
+// What the scheduler may use and how it divides it; sizes are the plan's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "engine/keep_points.h"
+#include "forward/text_model.h"
+
+namespace tandem::engine {
+
+// A point in time since an epoch of the caller's choice: the scheduler has no clock of its own.
+using Time = std::chrono::nanoseconds;
+
+struct SchedulerOptions {
+  int32_t vocab_size = 0;      // rows of the embedding and of the head
+  int32_t sampled_tokens = 0;  // ids from here on have no text and are never sampled (the tokenizer's size)
+  int64_t max_model_len = 0;   // tokens of prompt and reply together
+
+  // slots: streams at a time; max_rows: rows of one step, at least one for each slot; max_logit_rows: at least slots.
+  forward::Capacity capacity;
+  int32_t page_groups = 1;       // decode-context-parallel size: table entry j is a page of group j mod page_groups
+  int64_t kept_state_bytes = 0;  // of one record, for Status
+
+  int64_t max_waiting = 1024;     // requests beyond those in slots
+  double prefill_slice_ms = 200;  // longest step with prompt rows while others decode; 0: no bound
+  double fill_share = 0.5;        // share of the time that prompts get while others decode, (0, 1]
+  KeepRules keep;
+};
+
+// Throws Error(usage) naming the setting that is out of its range.
+void check_options(const SchedulerOptions& options);
+
+}  // namespace tandem::engine
