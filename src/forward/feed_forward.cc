@@ -38,7 +38,7 @@ void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, 
       pass.probe->routing(number, pass.rows(), route.per_token, s.chosen, s.expert_weights, s.gaps);
     }
     experts.routed = layer.routed.data();
-    experts.experts = shape.n_routed_experts;
+    experts.experts = experts.routed_count = shape.n_routed_experts;
     experts.per_token = shape.num_experts_per_tok;
     experts.chosen = s.chosen;
     experts.weights = s.expert_weights;

@@ -33,6 +33,22 @@ TEST(Embed, CopiesTheRowIntoEveryStream) {
   }
 }
 
+TEST(Embed, ARankCopiesItsOwnRows) {
+  Random random(3);
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::f32}) {
+    const auto table = test::random_matrix(random, format, 11, 7, {.misaligned = 1});
+    const std::vector<int32_t> tokens = {0, 10, 5, 6};
+    std::vector<float> whole(28), parts(28, 99.0f);
+    embed(table.view, tokens, 1, whole.data(), 7);
+    embed_own(rows_of(table.view, 0, 6), 0, tokens, parts.data());
+    EXPECT_TRUE(test::same_bits(parts.data(), whole.data(), 7));
+    EXPECT_EQ(parts[7], 99.0f) << "row 10 is the other rank's";
+    EXPECT_EQ(parts[21], 99.0f);
+    embed_own(rows_of(table.view, 6, 5), 6, tokens, parts.data());
+    EXPECT_TRUE(test::same_bits(parts, whole));
+  }
+}
+
 TEST(Embed, BadTokensAndFormatsAreErrors) {
   Random random(2);
   std::vector<float> out(8);

@@ -34,8 +34,10 @@ class ExpertScratch {
 struct Experts {
   int64_t hidden = 0;
   float swiglu_limit = 0.0f;
-  const Mlp* routed = nullptr;  // [experts], nullptr with experts = 0 (dense layer)
+  const Mlp* routed = nullptr;  // [routed_count], nullptr with experts = 0 (dense layer)
   int64_t experts = 0, per_token = 0;
+  // The experts that are here: all, or those of one leaf.
+  int64_t first_routed = 0, routed_count = 0;
   const int32_t* chosen = nullptr;  // [rows, per_token] ascending
   const float* weights = nullptr;   // [rows, per_token]
   const Mlp* shared = nullptr;      // shared expert or dense MLP; nullptr: none
@@ -45,5 +47,13 @@ struct Experts {
   ExpertScratch* scratch = nullptr;
 };
 void experts(device::Threads& threads, const Experts& args);
+
+// The sum of one leaf for a rank that holds nothing else: `routed` are the leaf's experts, `shared` the leaf's part of
+// the shared expert. Rows that the leaf has nothing for (has_leaf() of the whole layer tells) are left alone in y.
+void experts_leaf(device::Threads& threads, const Experts& args, int64_t leaf);
+
+// Whether a row's sum has this leaf: an expert of its half is chosen, or the shared expert has width there.
+// chosen [per_token].
+bool has_leaf(const int32_t* chosen, int64_t per_token, int64_t experts, bool shared_has_leaf, int64_t leaf);
 
 }  // namespace tandem::ops

@@ -12,6 +12,8 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t width_piece = 32;   // hidden activations of a task
 constexpr int64_t output_piece = 64;  // outputs of a task
 
+int64_t leaf_of(int32_t expert, int64_t experts) { return expert >= (experts + 1) / 2 ? 1 : 0; }
+
 }  // namespace
 
 ExpertScratch::ExpertScratch(int64_t max_rows, int64_t hidden, int64_t experts, int64_t per_token, int64_t width,
@@ -42,24 +44,31 @@ struct ExpertRun {
   device::Threads& threads;
   const Experts& a;
   ExpertScratch& s = *a.scratch;
-  int64_t active = 0;  // experts with rows, their ids in s.fill_[0 … active)
+  bool one_leaf = false;  // only one leaf is here: the shared expert's sum is not cut
+  int64_t active = 0;     // experts with rows, counted from first_routed, in s.fill_[0 … active)
 
   void pack() {
-    std::fill_n(s.first_.begin(), a.experts + 1, 0);
+    const int64_t here = a.routed_count;
+    std::fill_n(s.first_.begin(), here + 1, 0);
     const int64_t places = a.rows * a.per_token;
-    for (int64_t i = 0; i < places; ++i) ++s.first_[static_cast<size_t>(a.chosen[i]) + 1];
-    for (int64_t e = 0; e < a.experts; ++e) s.first_[static_cast<size_t>(e) + 1] += s.first_[static_cast<size_t>(e)];
-    std::copy_n(s.first_.begin(), a.experts + 1, s.fill_.begin());
+    const auto expert = [this](int64_t i) { return a.chosen[i] - a.first_routed; };
+    const auto is_here = [&](int64_t i) { return expert(i) >= 0 && expert(i) < here; };
     for (int64_t i = 0; i < places; ++i) {
-      const int32_t place = s.fill_[static_cast<size_t>(a.chosen[i])]++;
+      if (is_here(i)) ++s.first_[static_cast<size_t>(expert(i)) + 1];
+    }
+    for (int64_t e = 0; e < here; ++e) s.first_[static_cast<size_t>(e) + 1] += s.first_[static_cast<size_t>(e)];
+    std::copy_n(s.first_.begin(), here + 1, s.fill_.begin());
+    for (int64_t i = 0; i < places; ++i) {
+      if (!is_here(i)) continue;
+      const int32_t place = s.fill_[static_cast<size_t>(expert(i))]++;
       s.place_of_[static_cast<size_t>(i)] = place;
       s.row_of_[static_cast<size_t>(place)] = static_cast<int32_t>(i / a.per_token);
     }
-    for (int64_t e = 0; e < a.experts; ++e) {
+    for (int64_t e = 0; e < here; ++e) {
       if (s.first_[static_cast<size_t>(e)] < s.first_[static_cast<size_t>(e) + 1])
         s.fill_[static_cast<size_t>(active++)] = static_cast<int32_t>(e);
     }
-    for (int64_t place = 0; place < places; ++place) {
+    for (int64_t place = 0; place < s.first_[static_cast<size_t>(here)]; ++place) {
       std::copy_n(a.x + s.row_of_[static_cast<size_t>(place)] * a.hidden, a.hidden,
                   s.packed_x_.begin() + place * a.hidden);
     }
@@ -158,16 +167,16 @@ struct ExpertRun {
   // One leaf of one row into y; false if the leaf is empty.
   bool leaf(int64_t row, int64_t which, float* y) const {
     const Kernels& k = kernels();
-    const int64_t border = (a.experts + 1) / 2;
     bool any = false;
     for (int64_t i = row * a.per_token; i < (row + 1) * a.per_token; ++i) {
-      if ((a.chosen[i] >= border) != (which == 1)) continue;
+      if (leaf_of(a.chosen[i], a.experts) != which) continue;
       if (!any) std::fill_n(y, a.hidden, 0.0f);
       any = true;
       k.accumulate(a.weights[i], s.output_.data() + s.place_of_[static_cast<size_t>(i)] * a.hidden, a.hidden, y);
     }
-    if (a.shared == nullptr || (which == 1 && a.shared->down.leaf_columns == a.shared->down.in_features)) return any;
-    const float* shared = s.shared_output_.data() + (which * a.rows + row) * a.hidden;
+    const int64_t part = one_leaf ? 0 : which;  // of the shared expert's outputs
+    if (a.shared == nullptr || (part == 1 && a.shared->down.leaf_columns == a.shared->down.in_features)) return any;
+    const float* shared = s.shared_output_.data() + (part * a.rows + row) * a.hidden;
     if (any) {
       k.add(y, shared, a.hidden, y);
     } else {
@@ -176,19 +185,24 @@ struct ExpertRun {
     return true;
   }
 
-  void combine() {
+  template <typename Row>
+  void for_rows(const Row& body) {
     const int64_t rows_of_task = 8;
     threads.run(divide_up(a.rows, rows_of_task), [&](int64_t task) {
       const int64_t end = std::min(a.rows, (task + 1) * rows_of_task);
-      for (int64_t row = task * rows_of_task; row < end; ++row) {
-        float* y = a.y + row * a.hidden;
-        // The shared expert's leaf-0 rows are free once leaf 0 has been summed: they hold leaf 1.
-        float* second = s.shared_output_.data() + row * a.hidden;
-        const bool has0 = leaf(row, 0, y);
-        const bool has1 = leaf(row, 1, has0 ? second : y);
-        if (has0 && has1) kernels().add(y, second, a.hidden, y);
-        if (!has0 && !has1) std::fill_n(y, a.hidden, 0.0f);
-      }
+      for (int64_t row = task * rows_of_task; row < end; ++row) body(row);
+    });
+  }
+
+  void combine() {
+    for_rows([&](int64_t row) {
+      float* y = a.y + row * a.hidden;
+      // The shared expert's leaf-0 rows are free once leaf 0 has been summed: they hold leaf 1.
+      float* second = s.shared_output_.data() + row * a.hidden;
+      const bool has0 = leaf(row, 0, y);
+      const bool has1 = leaf(row, 1, has0 ? second : y);
+      if (has0 && has1) kernels().add(y, second, a.hidden, y);
+      if (!has0 && !has1) std::fill_n(y, a.hidden, 0.0f);
     });
   }
 };
@@ -199,6 +213,20 @@ void experts(device::Threads& threads, const Experts& args) {
   run.gate_and_up();
   run.down();
   run.combine();
+}
+
+void experts_leaf(device::Threads& threads, const Experts& args, int64_t leaf) {
+  ExpertRun run{threads, args};
+  run.one_leaf = true;
+  if (args.experts > 0) run.pack();
+  run.gate_and_up();
+  run.down();
+  run.for_rows([&](int64_t row) { run.leaf(row, leaf, args.y + row * args.hidden); });
+}
+
+bool has_leaf(const int32_t* chosen, int64_t per_token, int64_t experts, bool shared_has_leaf, int64_t leaf) {
+  return shared_has_leaf ||
+         std::any_of(chosen, chosen + per_token, [&](int32_t expert) { return leaf_of(expert, experts) == leaf; });
 }
 
 }  // namespace tandem::ops

@@ -84,7 +84,7 @@ std::vector<float> run(device::Threads& threads, const Layer& layer, int64_t fir
   a.hidden = layer.hidden;
   a.swiglu_limit = layer.limit;
   a.routed = routed.empty() ? nullptr : routed.data();
-  a.experts = layer.experts();
+  a.experts = a.routed_count = layer.experts();
   a.per_token = layer.per_token;
   a.chosen = layer.chosen.data() + first * layer.per_token;
   a.weights = layer.weights.data() + first * layer.per_token;
@@ -269,6 +269,75 @@ TEST(Experts, ScratchIsUsedAgain) {
   for (const int64_t rows : {40, 1, 17, 3, 40}) {
     EXPECT_TRUE(same_bits(run(threads, layer, 0, rows, &scratch).data(), all.data(), rows * layer.hidden)) << rows;
   }
+}
+
+// As two ranks do it: each has its half of the experts and its columns of the shared expert, and the caller adds the
+// leaves that a row has.
+std::vector<float> run_by_leaves(device::Threads& threads, const Layer& layer) {
+  const int64_t border = (layer.experts() + 1) / 2, hidden = layer.hidden;
+  std::vector<float> leaves[2];
+  bool shared_has[2] = {};
+  for (int64_t leaf = 0; leaf < 2; ++leaf) {
+    std::vector<Mlp> routed;
+    for (int64_t e = leaf * border; e < (leaf == 0 ? border : layer.experts()); ++e)
+      routed.push_back(layer.routed[static_cast<size_t>(e)].view());
+    Mlp shared;
+    if (layer.shared) {
+      const Mlp whole = layer.shared->view();
+      const int64_t first = leaf * whole.down.leaf_columns;
+      const int64_t count = leaf == 0 ? whole.down.leaf_columns : layer.shared_width - first;
+      shared = {rows_of(whole.gate, first, count), rows_of(whole.up, first, count),
+                columns_of(whole.down, first, count)};
+      shared_has[leaf] = count > 0;
+    }
+    ExpertScratch scratch(layer.rows, hidden, layer.experts(), layer.per_token, layer.width, layer.shared_width);
+    leaves[leaf] = test::unwritten(layer.rows * hidden);
+    Experts a;
+    a.hidden = hidden;
+    a.swiglu_limit = layer.limit;
+    a.routed = routed.data();
+    a.experts = layer.experts();
+    a.per_token = layer.per_token;
+    a.first_routed = leaf * border;
+    a.routed_count = std::ssize(routed);
+    a.chosen = layer.chosen.data();
+    a.weights = layer.weights.data();
+    a.shared = shared_has[leaf] ? &shared : nullptr;
+    a.rows = layer.rows;
+    a.x = layer.x.data();
+    a.y = leaves[leaf].data();
+    a.scratch = &scratch;
+    experts_leaf(threads, a, leaf);
+  }
+  std::vector<float> y;
+  for (int64_t r = 0; r < layer.rows; ++r) {
+    const auto has = [&](int64_t leaf) {
+      return has_leaf(layer.chosen.data() + r * layer.per_token, layer.per_token, layer.experts(), shared_has[leaf],
+                      leaf);
+    };
+    for (int64_t d = r * hidden; d < (r + 1) * hidden; ++d) {
+      const float values[2] = {leaves[0][static_cast<size_t>(d)], leaves[1][static_cast<size_t>(d)]};
+      EXPECT_EQ(std::isnan(values[0]), !has(0));
+      EXPECT_EQ(std::isnan(values[1]), !has(1));
+      y.push_back(has(0) && has(1) ? values[0] + values[1] : values[has(0) ? 0 : 1]);
+    }
+  }
+  return y;
+}
+
+TEST(Experts, LeavesApartGiveTheSameBits) {
+  device::Threads threads(3);
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::fp8_block}) {
+    for (Sizes sizes : shapes) {
+      sizes.format = format;
+      Random random(static_cast<uint64_t>(300 + sizes.hidden + sizes.rows));
+      const Layer layer = make_layer(random, sizes);
+      EXPECT_TRUE(same_bits(run_by_leaves(threads, layer), run(threads, layer, 0, layer.rows))) << sizes.hidden;
+    }
+  }
+  Random random(7);
+  const Layer one = make_layer(random, {.experts = 1, .per_token = 1, .rows = 3});  // rank 1 has nothing at all
+  EXPECT_TRUE(same_bits(run_by_leaves(threads, one), run(threads, one, 0, 3)));
 }
 
 TEST(Experts, BytesAreThoseOfTheArrays) {

@@ -40,43 +40,80 @@ struct Found {
   std::vector<float> gaps;
 };
 
-// Lays the keys into pages in a scrambled order, with NaN everywhere else, and selects.
-Found select(device::Threads& threads, const Problem& p) {
-  const int64_t rows_of_page = p.token_rows / p.kpool, pages = p.pools() / rows_of_page + 1;
-  std::vector<int32_t> page_table;
-  for (int64_t i = 0; i < pages; ++i) page_table.push_back(static_cast<int32_t>(2 * (pages - i)));
-  std::vector<float> pool = test::unwritten((2 * pages + 1) * rows_of_page * p.dim);
+// The problem in a paged pool: keys in pages in a scrambled order, NaN everywhere else. A rank of two has its own
+// pages.
+struct Call {
+  std::vector<int32_t> page_table, order, selected, counts;
+  std::vector<float> pool, weights, scores, gaps;
   IndexSelect a;
-  a.pooled = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), rows_of_page, p.dim, p.element};
-  for (int64_t i = 0; i < p.pools(); ++i) a.pooled.store(i, p.keys.data() + i * p.dim);
-  a.heads = p.heads;
-  a.dim = p.dim;
-  a.kpool = p.kpool;
-  a.budget = p.budget;
-  a.position = p.position;
-  a.rows = p.rows;
-  a.q = p.q.data();
-  std::vector<float> weights = p.weights;
-  a.head_weights = weights.data();
-  a.max_pools = p.pools() + 1;
-  std::vector<float> scores = test::unwritten(threads.count() * a.max_pools);
-  std::vector<int32_t> order(scores.size(), -7);
-  a.scores = scores.data();
-  a.order = order.data();
-  a.max_selected = (p.budget + 1) * p.kpool - 1;
-  std::vector<int32_t> selected(static_cast<size_t>(p.rows * a.max_selected), -1),
-      counts(static_cast<size_t>(p.rows), -1);
-  a.selected = selected.data();
-  a.counts = counts.data();
-  Found found;
-  found.gaps = test::unwritten(p.rows);
-  a.gaps = found.gaps.data();
-  index_select(threads, a);
-  for (int64_t r = 0; r < p.rows; ++r) {
-    const auto row = selected.begin() + r * a.max_selected;
-    found.selected.emplace_back(row, row + counts[static_cast<size_t>(r)]);
+
+  Call(const device::Threads& threads, const Problem& p, int32_t rank = 0, int32_t ranks = 1) : weights(p.weights) {
+    const int64_t rows_of_page = p.token_rows / p.kpool, pages = p.pools() / rows_of_page + 1;
+    for (int64_t i = 0; i < pages; ++i)
+      page_table.push_back(i % ranks == rank ? static_cast<int32_t>(2 * (pages - i)) : 0);
+    pool = test::unwritten((2 * pages + 1) * rows_of_page * p.dim);
+    a.pooled = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), rows_of_page, p.dim, p.element};
+    a.pooled.rank = rank;
+    a.pooled.ranks = ranks;
+    for (int64_t i = 0; i < p.pools(); ++i) {
+      if (a.pooled.holds(i)) a.pooled.store(i, p.keys.data() + i * p.dim);
+    }
+    a.heads = p.heads;
+    a.dim = p.dim;
+    a.kpool = p.kpool;
+    a.budget = p.budget;
+    a.position = p.position;
+    a.rows = p.rows;
+    a.q = p.q.data();
+    a.head_weights = weights.data();
+    a.max_pools = std::max(p.pools() + 1, 2 * (p.budget + 1));
+    scores = test::unwritten(threads.count() * a.max_pools);
+    order.assign(scores.size(), -7);
+    a.scores = scores.data();
+    a.order = order.data();
+    a.max_selected = (p.budget + 1) * p.kpool - 1;
+    selected.assign(static_cast<size_t>(p.rows * a.max_selected), -1);
+    counts.assign(static_cast<size_t>(p.rows), -1);
+    gaps = test::unwritten(p.rows);
+    a.selected = selected.data();
+    a.counts = counts.data();
+    a.gaps = gaps.data();
   }
-  return found;
+
+  Found found() const {
+    Found f{{}, gaps};
+    for (int64_t r = 0; r < a.rows; ++r) {
+      const auto row = selected.begin() + r * a.max_selected;
+      f.selected.emplace_back(row, row + counts[static_cast<size_t>(r)]);
+    }
+    return f;
+  }
+};
+
+Found select(device::Threads& threads, const Problem& p) {
+  Call call(threads, p);
+  index_select(threads, call.a);
+  return call.found();
+}
+
+// As two ranks do it.
+Found select_by_ranks(device::Threads& threads, const Problem& p) {
+  std::vector<float> candidates[2];
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    Call call(threads, p, rank, 2);
+    candidates[rank] = test::unwritten(p.rows * index_candidates_size(p.budget));
+    index_candidates(threads, call.a, candidates[rank].data());
+  }
+  const float* all[2] = {candidates[0].data(), candidates[1].data()};
+  Found found[2];
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    Call call(threads, p, rank, 2);
+    index_choose(threads, call.a, all);
+    found[rank] = call.found();
+  }
+  EXPECT_EQ(found[0].selected, found[1].selected);
+  EXPECT_TRUE(test::same_bits(found[0].gaps, found[1].gaps));
+  return found[0];
 }
 
 std::vector<double> scores_double(const Problem& p, int64_t row, int64_t pools) {
@@ -284,6 +321,47 @@ TEST(IndexSelect, Bf16KeysAreTheRoundedKeys) {
     if (gap < 1e-5) continue;
     EXPECT_EQ(stored.selected[0], expected) << trial;
   }
+}
+
+TEST(IndexSelect, RanksChooseWhatOneRankChooses) {
+  device::Threads threads(3);
+  Random random(7);
+  for (const int64_t token_rows : {4, 16, 48, 256}) {
+    for (const CacheElement element : {CacheElement::f32, CacheElement::bf16}) {
+      for (const int64_t budget : {1, 6, 40}) {
+        for (const int64_t position : {0, 30, 161, 700}) {
+          Problem p = make_problem(random, 3, 24, 4, budget, position, 9);
+          p.token_rows = token_rows;
+          p.element = element;
+          const Found one = select(threads, p), two = select_by_ranks(threads, p);
+          ASSERT_EQ(two.selected, one.selected) << token_rows << " " << budget << " " << position;
+          ASSERT_TRUE(test::same_bits(two.gaps, one.gaps)) << token_rows << " " << budget << " " << position;
+        }
+      }
+    }
+  }
+}
+
+// Many equal scores on both ranks: the lower pools win wherever they lie.
+TEST(IndexSelect, RanksBreakTiesByPool) {
+  device::Threads threads(1);
+  Random random(8);
+  for (const int64_t token_rows : {4, 16, 256}) {
+    Problem p = make_problem(random, 2, 16, 4, 7, 399, 1);
+    p.token_rows = token_rows;
+    for (size_t i = 0; i < p.keys.size(); ++i) p.keys[i] = p.keys[i % 16] * (i / 16 % 3 == 0 ? 1.0f : 0.0f);
+    const Found one = select(threads, p), two = select_by_ranks(threads, p);
+    EXPECT_EQ(two.selected, one.selected) << token_rows;
+    EXPECT_EQ(two.gaps[0], 0.0f);
+  }
+}
+
+TEST(IndexSelect, ScoresAreNeededBeyondTheBudget) {
+  device::Threads threads(1);
+  Random random(9);
+  EXPECT_FALSE(index_needs_scores(Call(threads, make_problem(random, 1, 4, 4, 5, 0, 23)).a));
+  EXPECT_TRUE(index_needs_scores(Call(threads, make_problem(random, 1, 4, 4, 5, 0, 24)).a));
+  EXPECT_TRUE(index_needs_scores(Call(threads, make_problem(random, 1, 4, 4, 5, 23, 1)).a));
 }
 
 TEST(ExpandSelection, TokensOfPoolsThenTheTail) {
