@@ -203,6 +203,7 @@ static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, i
       pair = float_pair(values);
     } else {
       const std::byte* stored = w.data + (output * stored_columns(w) + column + k) * LoadBf16::bytes;
+      __builtin_prefetch(stored + prefetch_bytes);
       std::byte rest[group * LoadBf16::bytes] = {};
       if (count < group) std::memcpy(rest, stored, static_cast<size_t>(count * LoadBf16::bytes));
       pair = bf16_pair(count < group ? rest : stored);
@@ -286,8 +287,9 @@ static inline void matmul_panel(const MatmulTile& t, int64_t output) {
     fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
     rows[o] = reinterpret_cast<const std::byte*>(panel[o]);
   }
-  for (int64_t r = 0; r < t.rows; r += row_block) {
-    const int64_t block = t.rows - r < row_block ? t.rows - r : row_block;
+  const int64_t blocks = (t.rows + row_block - 1) / row_block, even = (t.rows + blocks - 1) / blocks;
+  for (int64_t r = 0; r < t.rows; r += even) {
+    const int64_t block = t.rows - r < even ? t.rows - r : even;
     float part[row_block][output_block];
     slice_sum_rows<LoadPanel, output_block>(block, rows, t.x + r * t.x_stride + t.first_column, t.x_stride, columns,
                                             part);
