@@ -70,6 +70,7 @@ void Scheduler::describe(Snapshot& snapshot, Time now) const {
                 : stream.phase == Stream::Phase::filling ? "filling"
                 : stream.waits                           ? "waits for pages"
                                                          : "decoding";
+    one.is_ended = stream.phase == Stream::Phase::ended;
     one.slot = stream.slot;
     one.prompt = job.prompt;
     one.length = stream.length;

@@ -12,6 +12,7 @@ struct StreamSnapshot {
   uint64_t number = 0;
   std::array<char, 48> id{};  // Request::id, cut off and ended by a zero
   const char* phase = "";     // "filling", "decoding", "waits for pages", "ended"
+  bool is_ended = false;
   int32_t slot = 0;
   int64_t prompt = 0, length = 0, emitted = 0;  // tokens
   int64_t pages = 0;
