@@ -1,0 +1,82 @@
+// The equality suite: random request mixes, together and alone, must give the same token ids (design.md 1;
+// spec/runtime.md i.2). A failing mix prints the command that runs it again.
+//   equality_suite [--mixes N] [--first-seed N] [--seed N] [--tensor-parallel-size N] [--decode-context-parallel-size
+//   N]
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "base/log.h"
+#include "run_mix.h"
+
+namespace {
+
+struct Options {
+  uint64_t first_seed = 0, mixes = 200;
+  tandem::parity::RankLayout ranks;
+};
+
+[[noreturn]] void usage(const char* argument) {
+  fmt::print(stderr, "equality_suite: '{}' is no argument of this program, or its value is missing\n", argument);
+  std::exit(2);
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    if (i + 1 >= argc) usage(argv[i]);
+    const std::string name = argv[i];
+    char* end = nullptr;
+    const uint64_t value = std::strtoull(argv[++i], &end, 10);
+    if (*end != '\0' || end == argv[i]) usage(argv[i]);
+    if (name == "--mixes") {
+      options.mixes = value;
+    } else if (name == "--first-seed") {
+      options.first_seed = value;
+    } else if (name == "--seed") {
+      options.first_seed = value;
+      options.mixes = 1;
+    } else if (name == "--tensor-parallel-size") {
+      options.ranks.tensor_parallel_size = static_cast<int>(value);
+    } else if (name == "--decode-context-parallel-size") {
+      options.ranks.decode_context_parallel_size = static_cast<int>(value);
+    } else {
+      usage(argv[i - 1]);
+    }
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  tandem::set_log_level(tandem::LogLevel::warning);
+  const std::string source = TANDEM_SOURCE_DIR;
+  tandem::parity::MixRunner runner({{"tinyA", source + "/tests/golden/tinyA"},
+                                    {"tinyB", source + "/tests/golden/tinyB"},
+                                    {"nano", source + "/models/nano"}});
+  tandem::parity::MixReport sum;
+  uint64_t failed = 0;
+  for (uint64_t seed = options.first_seed; seed < options.first_seed + options.mixes; ++seed) {
+    const tandem::parity::MixReport report = runner.run(seed, options.ranks);
+    sum.requests += report.requests;
+    sum.tokens += report.tokens;
+    sum.steps += report.steps;
+    sum.cached_tokens += report.cached_tokens;
+    sum.preemptions += report.preemptions;
+    sum.evictions += report.evictions;
+    if (report.failures.empty()) continue;
+    ++failed;
+    for (const std::string& failure : report.failures) fmt::print("mix {}: {}\n", seed, failure);
+    fmt::print("again: {} --seed {} --tensor-parallel-size {} --decode-context-parallel-size {}\n", argv[0], seed,
+               options.ranks.tensor_parallel_size, options.ranks.decode_context_parallel_size);
+  }
+  fmt::print(
+      "{} mixes, {} failed: {} requests, {} tokens, {} steps, {} prompt tokens reused, {} given back, {} evicted\n",
+      options.mixes, failed, sum.requests, sum.tokens, sum.steps, sum.cached_tokens, sum.preemptions, sum.evictions);
+  return failed == 0 ? 0 : 1;
+}

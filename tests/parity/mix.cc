@@ -1,0 +1,127 @@
+// The generator.
+#include "mix.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace tandem::parity {
+namespace {
+
+using Kind = PromptRecipe::Kind;
+
+std::vector<int32_t> random_tokens(Random& random, int64_t count, int32_t vocabulary) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random.below(vocabulary)));
+  return tokens;
+}
+
+forward::Capacity make_capacity(Random& random, const ModelFacts& facts, bool nano) {
+  forward::Capacity c;
+  c.page_rows = facts.index_kpool << random.between(nano ? 2 : 0, 4);
+  c.slots = static_cast<int32_t>(random.between(1, 8));
+  c.pages = 1 + random.between(4, 8);
+  if (c.page_rows < 16 || random.chance(35)) c.pages = 1 + random.between(9, 40);  // sometimes there is room
+  c.kept_states = static_cast<int32_t>(random.chance(15) ? 0 : random.between(1, 12));
+  c.max_rows = static_cast<int32_t>(std::max<int64_t>(c.slots, random.between(1, 70)));
+  c.max_logit_rows = c.slots + static_cast<int32_t>(random.below(3));
+  if (random.chance(30)) c.cache_type = forward::CacheType::bf16;
+  return c;
+}
+
+MixMachine make_machine(Random& random, const ModelFacts& facts, bool nano) {
+  MixMachine m;
+  m.capacity = make_capacity(random, facts, nano);
+  m.options.max_waiting = 1000;
+  m.options.prefill_slice_ms = random.chance(20) ? 0 : static_cast<double>(random.between(1, 60));
+  m.options.fill_share = static_cast<double>(random.between(1, 10)) / 10;
+  m.options.keep.smallest_stride = random.chance(20) ? 0 : int64_t{1} << random.between(1, 6);
+  m.options.keep.largest_stride = std::max<int64_t>(m.options.keep.smallest_stride, int64_t{1} << random.between(3, 7));
+  m.options.keep.stride_divisor = int64_t{1} << random.between(0, 3);
+  m.options.keep.shortest_fork = random.between(1, 12);
+  m.step_ms_a_row = random.between(1, 9);
+  m.through_bytes = random.chance(50);
+  return m;
+}
+
+engine::SamplingParams make_sampling(Random& random) {
+  engine::SamplingParams p;
+  p.seed = random.bits();
+  p.temperature = random.chance(40) ? 0.0 : static_cast<double>(random.between(3, 15)) / 10;
+  if (random.chance(30)) p.top_k = static_cast<int32_t>(random.between(1, 60));
+  if (random.chance(50)) p.top_p = static_cast<double>(random.between(30, 99)) / 100;
+  if (random.chance(20)) p.min_p = static_cast<double>(random.between(1, 30)) / 100;
+  return p;
+}
+
+PromptRecipe make_prompt(Random& random, int32_t index, const ModelFacts& facts, const std::vector<int32_t>& common,
+                         int64_t longest) {
+  PromptRecipe p;
+  p.source = index > 0 ? static_cast<int32_t>(random.below(index)) : -1;
+  const int64_t choice = index == 0 ? 0 : random.below(100);
+  p.kind = choice < 30   ? Kind::fresh
+           : choice < 45 ? Kind::repeat
+           : choice < 70 ? Kind::extend
+           : choice < 88 ? Kind::fork
+                         : Kind::edit;
+  p.cut = random.below(1 << 20);
+  if (p.kind == Kind::fresh && random.chance(60)) p.tokens = common;
+  const int64_t fresh = p.kind == Kind::fresh ? random.between(1, longest) : random.between(1, 12);
+  const auto tokens = random_tokens(random, fresh, facts.vocab_size);
+  p.tokens.insert(p.tokens.end(), tokens.begin(), tokens.end());
+  return p;
+}
+
+MixRequest make_request(Random& random, int32_t index, const ModelFacts& facts, const std::vector<int32_t>& common,
+                        const MixMachine& machine) {
+  MixRequest r;
+  const int64_t pool = (machine.capacity.pages - 1) * machine.capacity.page_rows;
+  r.prompt = make_prompt(random, index, facts, common, std::clamp<int64_t>(pool / 3, 8, 90));
+  r.request.id = fmt::format("r{}", index);
+  r.request.sampling = make_sampling(random);
+  r.request.max_tokens = random.between(1, random.chance(50) ? 70 : 12);
+  if (random.chance(20)) r.request.min_tokens = random.between(1, r.request.max_tokens);
+  r.request.stop_token_ids = random_tokens(random, random.below(6), facts.vocab_size);
+  if (random.chance(20)) r.request.cache_salt.push_back(random.chance(50) ? 'a' : 'b');
+  for (int64_t i = random.below(3); i > 0; --i) r.request.keep_positions.push_back(random.between(1, 60));
+  if (random.chance(5)) r.request.needs_every_prompt_row = true;
+  r.arrival = random.chance(30) ? random.below(4) : random.below(250);
+  if (random.chance(12)) r.cancel_at = r.arrival + random.below(40);
+  if (random.chance(8)) r.cancel_after_tokens = random.between(1, 6);
+  return r;
+}
+
+}  // namespace
+
+std::string model_of_mix(uint64_t seed) { return seed % 10 == 9 ? "nano" : seed % 10 == 4 ? "tinyB" : "tinyA"; }
+
+Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts) {
+  Random random(seed * 0x9E3779B97F4A7C15ULL + 1);
+  Mix mix;
+  mix.seed = seed;
+  mix.model = model;
+  mix.machine = make_machine(random, facts, model == "nano");
+  const std::vector<int32_t> common = random_tokens(random, random.between(3, 40), facts.vocab_size);
+  const int64_t count = random.between(3, model == "tinyA" ? 14 : 9);
+  for (int32_t i = 0; i < count; ++i) mix.requests.push_back(make_request(random, i, facts, common, mix.machine));
+  return mix;
+}
+
+std::vector<int32_t> resolve_prompt(const Mix& mix, size_t i, const std::vector<std::vector<int32_t>>& prompts,
+                                    const std::vector<std::vector<int32_t>>& replies) {
+  const PromptRecipe& p = mix.requests[i].prompt;
+  if (p.kind == Kind::fresh || p.source < 0) return p.tokens;
+  const auto source = static_cast<size_t>(p.source);
+  std::vector<int32_t> ids = prompts[source];
+  if (p.kind == Kind::edit) {
+    ids[static_cast<size_t>(p.cut) % ids.size()] = p.tokens.front();
+    return ids;
+  }
+  if (p.kind == Kind::repeat) return ids;
+  ids.insert(ids.end(), replies[source].begin(), replies[source].end());
+  if (p.kind == Kind::fork) ids.resize(1 + static_cast<size_t>(p.cut) % ids.size());
+  ids.insert(ids.end(), p.tokens.begin(), p.tokens.end());
+  return ids;
+}
+
+}  // namespace tandem::parity
