@@ -27,12 +27,25 @@ void normalise(const Pass& pass, const model::DsaWeights& w) {
   }
 }
 
+// A plane of this rank's pool.
+ops::PagedPlane held_here(const Pass& pass, ops::PagedPlane plane) {
+  plane.ranks = pass.group.ranks.decode_context_parallel_size;
+  plane.rank = plane.ranks > 1 ? pass.group.ranks.rank : 0;
+  return plane;
+}
+ops::PagedPlane latent_plane(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
+  return held_here(pass, pass.pool.latent(layer.state_layer, pass.step.page_tables.data() + segment.page_table));
+}
+ops::PagedPlane pooled_plane(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
+  return held_here(pass, pass.pool.pooled(layer.state_layer, pass.step.page_tables.data() + segment.page_table));
+}
+
 void store(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
-  const int32_t* pages = pass.step.page_tables.data() + segment.page_table;
-  const ops::PagedPlane latent = pass.pool.latent(layer.state_layer, pages);
+  const ops::PagedPlane latent = latent_plane(pass, layer, segment);
   for (int64_t i = 0; i < segment.rows; ++i) {
+    if (!latent.holds(segment.position + i)) continue;
     latent.store(segment.position + i, s.latent + (segment.first_row + i) * shape.kv_lora_rank);
   }
   ops::IndexStore index;
@@ -46,11 +59,11 @@ void store(const Pass& pass, const PreparedLayer& layer, const Segment& segment)
   index.ring_key = pass.slots.index_key_ring(segment.slot, layer.state_layer);
   index.ring_gate = pass.slots.index_gate_ring(segment.slot, layer.state_layer);
   index.ring_rows = cache::ring_rows;
-  index.pooled = pass.pool.pooled(layer.state_layer, pages);
+  index.pooled = pooled_plane(pass, layer, segment);
   ops::index_store(pass.threads, index);
 }
 
-void select(const Pass& pass, const PreparedLayer& layer, const Segment& segment, int64_t number) {
+ops::IndexSelect index_select_of(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
   const int64_t row = segment.first_row;
@@ -63,7 +76,7 @@ void select(const Pass& pass, const PreparedLayer& layer, const Segment& segment
   select.rows = segment.rows;
   select.q = s.index_q + row * shape.index_n_heads * shape.index_head_dim;
   select.head_weights = s.index_weights + row * shape.index_n_heads;
-  select.pooled = pass.pool.pooled(layer.state_layer, pass.step.page_tables.data() + segment.page_table);
+  select.pooled = pooled_plane(pass, layer, segment);
   select.max_pools = s.max_pools;
   select.scores = s.scores;
   select.order = s.order;
@@ -71,36 +84,100 @@ void select(const Pass& pass, const PreparedLayer& layer, const Segment& segment
   select.selected = s.selected + row * select.max_selected;
   select.counts = s.counts + row;
   select.gaps = s.gaps + row;
-  ops::index_select(pass.threads, select);
-  if (pass.mutation == Mutation::no_tail) {
-    for (int64_t i = 0; i < segment.rows; ++i) {
-      const auto tail = static_cast<int32_t>((segment.position + i + 1) % shape.index_kpool);
-      select.counts[i] = std::max(1, select.counts[i] - tail);
-    }
+  return select;
+}
+
+// Ranks that share the pages find their candidates and choose from everybody's.
+void select_over_ranks(const Pass& pass, const PreparedLayer& layer) {
+  const Group& group = pass.group;
+  const int64_t row_size = ops::index_candidates_size(pass.shape.pool_budget()), size = pass.rows() * row_size;
+  bool any = false;
+  for (const Segment& segment : pass.step.segments) {
+    const ops::IndexSelect select = index_select_of(pass, layer, segment);
+    if (!ops::index_needs_scores(select)) continue;
+    any = true;
+    ops::index_candidates(pass.threads, select, group.mine(size) + segment.first_row * row_size);
   }
-  if (pass.probe != nullptr) {
-    pass.probe->selection(number, row, segment.rows, select.selected, select.max_selected, select.counts, select.gaps);
+  if (any) group.gather(size);
+  for (const Segment& segment : pass.step.segments) {
+    const int64_t at = segment.first_row * row_size;
+    const float* candidates[2] = {group.of(0, size) + at, group.of(1, size) + at};
+    ops::index_choose(pass.threads, index_select_of(pass, layer, segment), candidates);
   }
 }
 
-void attend(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
+void select(const Pass& pass, const PreparedLayer& layer, int64_t number) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
-  const int64_t row = segment.first_row, width = shape.num_attention_heads * shape.kv_lora_rank;
+  if (pass.group.pages_are_shared()) {
+    select_over_ranks(pass, layer);
+  } else {
+    for (const Segment& segment : pass.step.segments)
+      ops::index_select(pass.threads, index_select_of(pass, layer, segment));
+  }
+  for (const Segment& segment : pass.step.segments) {
+    int32_t* counts = s.counts + segment.first_row;
+    if (pass.mutation == Mutation::no_tail) {
+      for (int64_t i = 0; i < segment.rows; ++i) {
+        const auto tail = static_cast<int32_t>((segment.position + i + 1) % shape.index_kpool);
+        counts[i] = std::max(1, counts[i] - tail);
+      }
+    }
+    if (pass.probe != nullptr) {
+      pass.probe->selection(number, segment.first_row, segment.rows,
+                            s.selected + segment.first_row * shape.max_selected(), shape.max_selected(), counts,
+                            s.gaps + segment.first_row);
+    }
+  }
+}
+
+// Attention of `heads` heads whose queries are [rows, heads, kv_lora_rank]; out likewise.
+ops::SparseAttend attend_of(const Pass& pass, const PreparedLayer& layer, const Segment& segment, int64_t heads,
+                            const float* queries, float* out) {
+  const Scratch& s = pass.scratch;
+  const model::Shape& shape = pass.shape;
+  const int64_t row = segment.first_row, width = heads * shape.kv_lora_rank;
   ops::SparseAttend attend;
-  attend.heads = shape.num_attention_heads;
+  attend.heads = heads;
   attend.kv_lora_rank = shape.kv_lora_rank;
   attend.rows = segment.rows;
   attend.scale = 1.0f / std::sqrt(static_cast<float>(shape.qk_nope_head_dim));
-  attend.q = s.absorbed + row * width;
-  attend.latent = pass.pool.latent(layer.state_layer, pass.step.page_tables.data() + segment.page_table);
+  attend.q = queries + row * width;
+  attend.latent = latent_plane(pass, layer, segment);
   attend.max_selected = shape.max_selected();
   attend.selected = s.selected + row * attend.max_selected;
   attend.counts = s.counts + row;
   attend.scratch = s.attend;
   attend.pointers = s.pointers;
-  attend.out = s.attended + row * width;
-  ops::sparse_attend(pass.threads, attend);
+  attend.out = out + row * width;
+  return attend;
+}
+
+// Ranks that share the pages: each attends with all heads to its own leaf's keys; then each merges its own heads.
+void attend_over_ranks(const Pass& pass, const PreparedLayer& layer) {
+  const Scratch& s = pass.scratch;
+  const Group& group = pass.group;
+  const int64_t rows = pass.rows(), rank = pass.shape.kv_lora_rank;
+  const int64_t most = group.parts[0].attention_heads.count;  // heads of a rank
+  const int64_t query_size = rows * most * rank, leaf_size = rows * ops::attend_leaf_size(most, rank);
+  group.exchange->all_gather({s.queries + group.ranks.rank * query_size, static_cast<size_t>(query_size)},
+                             {s.queries, static_cast<size_t>(2 * query_size)});
+  for (int64_t of = 0; of < 2; ++of) {
+    const int64_t heads = group.parts[static_cast<size_t>(of)].attention_heads.count;
+    for (const Segment& segment : pass.step.segments) {
+      const ops::SparseAttend attend = attend_of(pass, layer, segment, heads, s.queries + of * query_size, s.attended);
+      ops::attend_leaf(
+          pass.threads, attend, group.ranks.rank,
+          group.mine(2 * leaf_size) + of * leaf_size + segment.first_row * ops::attend_leaf_size(heads, rank));
+    }
+  }
+  group.gather(2 * leaf_size);
+  const int64_t heads = pass.shape.num_attention_heads;
+  for (const Segment& segment : pass.step.segments) {
+    const int64_t at = group.ranks.rank * leaf_size + segment.first_row * ops::attend_leaf_size(heads, rank);
+    ops::merge_attend_leaves(pass.threads, attend_of(pass, layer, segment, heads, s.queries, s.attended),
+                             group.of(0, 2 * leaf_size) + at, group.of(1, 2 * leaf_size) + at);
+  }
 }
 
 }  // namespace
@@ -109,7 +186,7 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
   const model::DsaWeights& w = *layer.weights->dsa;
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
-  const int64_t hidden = shape.hidden_size, rows = pass.rows();
+  const int64_t hidden = shape.hidden_size, rows = pass.rows(), heads = shape.num_attention_heads;
 
   const std::array<ops::LinearCall, 5> projections{{
       {&w.q_a_proj, x, hidden, s.a, shape.q_lora_rank},
@@ -121,20 +198,26 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
   ops::linear(pass.threads, projections, rows);
   normalise(pass, w);
   const std::array<ops::LinearCall, 2> queries{{
-      {&w.q_b_proj, s.a, shape.q_lora_rank, s.query, shape.num_attention_heads * shape.qk_nope_head_dim},
+      {&w.q_b_proj, s.a, shape.q_lora_rank, s.query, heads * shape.qk_nope_head_dim},
       {&w.indexer.wq_b, s.a, shape.q_lora_rank, s.index_q, shape.index_n_heads * shape.index_head_dim},
   }};
   ops::linear(pass.threads, queries, rows);
 
-  const ops::MlaAbsorb kv_b{&layer.kv_b, shape.num_attention_heads, shape.qk_nope_head_dim, shape.v_head_dim, rows};
-  ops::mla_absorb_query(pass.threads, kv_b, s.query, s.absorbed);
-  for (const Segment& segment : pass.step.segments) {
-    store(pass, layer, segment);
-    select(pass, layer, segment, number);
-    attend(pass, layer, segment);
+  const bool over_ranks = pass.group.pages_are_shared();
+  const int64_t most = pass.group.parts[0].attention_heads.count;
+  float* absorbed = over_ranks ? s.queries + pass.group.ranks.rank * rows * most * shape.kv_lora_rank : s.absorbed;
+  const ops::MlaAbsorb kv_b{&layer.kv_b, heads, shape.qk_nope_head_dim, shape.v_head_dim, rows};
+  ops::mla_absorb_query(pass.threads, kv_b, s.query, absorbed);
+  for (const Segment& segment : pass.step.segments) store(pass, layer, segment);
+  select(pass, layer, number);
+  if (over_ranks) {
+    attend_over_ranks(pass, layer);
+  } else {
+    for (const Segment& segment : pass.step.segments)
+      ops::sparse_attend(pass.threads, attend_of(pass, layer, segment, heads, absorbed, s.attended));
   }
   ops::mla_expand_value(pass.threads, kv_b, s.attended, s.value);
-  ops::linear(pass.threads, w.o_proj, s.value, y, rows);
+  project_heads(pass.threads, pass.group, w.o_proj, s.value, pass.group.parts[1].attention_heads.count > 0, rows, y);
 }
 
 }  // namespace tandem::forward

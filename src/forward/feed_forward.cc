@@ -1,4 +1,5 @@
 // Dense MLP or mixture of experts (spec/model.md 5).
+#include <iterator>
 #include <limits>
 
 #include "forward/pass.h"
@@ -6,6 +7,26 @@
 #include "ops/route/route.h"
 
 namespace tandem::forward {
+namespace {
+
+// Each rank sums its leaf; a row's leaves follow from its experts, which all ranks know.
+void add_over_ranks(const Pass& pass, ops::Experts& experts, float* y) {
+  const Group& group = pass.group;
+  const int64_t size = experts.rows * experts.hidden;
+  const bool dense = experts.experts == 0;
+  bool shared[2];
+  for (size_t leaf = 0; leaf < 2; ++leaf)
+    shared[leaf] = (dense ? group.parts[leaf].mlp_width : group.parts[leaf].shared_width).count > 0;
+  experts.y = group.mine(size);
+  ops::experts_leaf(pass.threads, experts, group.ranks.rank);
+  group.gather(size);
+  add_leaves(pass.threads, group, experts.rows, experts.hidden, y, [&](int64_t row, int64_t leaf) {
+    return ops::has_leaf(experts.chosen + row * experts.per_token, experts.per_token, experts.experts, shared[leaf],
+                         leaf);
+  });
+}
+
+}  // namespace
 
 void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y) {
   const Scratch& s = pass.scratch;
@@ -38,12 +59,15 @@ void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, 
       pass.probe->routing(number, pass.rows(), route.per_token, s.chosen, s.expert_weights, s.gaps);
     }
     experts.routed = layer.routed.data();
-    experts.experts = experts.routed_count = shape.n_routed_experts;
+    experts.experts = shape.n_routed_experts;
+    experts.first_routed = pass.group.own().experts.first;
+    experts.routed_count = std::ssize(layer.routed);
     experts.per_token = shape.num_experts_per_tok;
     experts.chosen = s.chosen;
     experts.weights = s.expert_weights;
   }
-  ops::experts(pass.threads, experts);
+  if (pass.group.alone()) return ops::experts(pass.threads, experts);
+  add_over_ranks(pass, experts, y);
 }
 
 }  // namespace tandem::forward

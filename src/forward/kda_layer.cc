@@ -57,9 +57,8 @@ void recur(const Pass& pass, const PreparedLayer& layer, const Segment& segment)
   ops::kda_block(pass.threads, block);
 }
 
-}  // namespace
-
-void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x, float* y) {
+// s.o of this rank's heads.
+void run_heads(const Pass& pass, const PreparedLayer& layer, const float* x) {
   const model::KdaWeights& w = *layer.weights->kda;
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
@@ -91,7 +90,14 @@ void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x,
   if (pass.mutation == Mutation::silu_output_gate) {
     for (int64_t i = 0; i < pass.rows() * width; ++i) s.o[i] *= s.f[i];
   }
-  ops::linear(pass.threads, w.o_proj, s.o, y, pass.rows());
+}
+
+}  // namespace
+
+void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x, float* y) {
+  if (pass.shape.kda_num_heads > 0) run_heads(pass, layer, x);
+  project_heads(pass.threads, pass.group, layer.weights->kda->o_proj, pass.scratch.o,
+                pass.group.parts[1].kda_heads.count > 0, pass.rows(), y);
 }
 
 }  // namespace tandem::forward

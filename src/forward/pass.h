@@ -7,6 +7,7 @@
 #include "cache/slots.h"
 #include "cache/token_pool.h"
 #include "device/threads.h"
+#include "forward/group.h"
 #include "forward/mutation.h"
 #include "forward/probe.h"
 #include "forward/scratch.h"
@@ -17,7 +18,7 @@
 
 namespace tandem::forward {
 
-// Weights in the form that the operations want: made once from the checkpoint's.
+// Weights in the form that the operations want: made once from this rank's part of the checkpoint's.
 struct PreparedLayer {
   const model::LayerWeights* weights = nullptr;
   std::vector<float> conv_taps;    // KDA: [kernel, 3·heads·dim]
@@ -31,6 +32,7 @@ struct PreparedLayer {
 };
 PreparedLayer prepare_layer(const model::LayerWeights& weights, const model::Shape& shape, int64_t state_layer);
 
+// `shape` is the rank's (model::shape_of_rank).
 struct Pass {
   device::Threads& threads;
   const model::Shape& shape;
@@ -41,6 +43,7 @@ struct Pass {
   cache::Slots& slots;
   Probe* probe;
   Mutation mutation;
+  Group group = {};
 
   int64_t rows() const { return static_cast<int64_t>(step.tokens.size()); }
 };

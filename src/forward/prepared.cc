@@ -53,12 +53,11 @@ PreparedLayer prepare_layer(const model::LayerWeights& weights, const model::Sha
   }
   if (weights.moe) {
     for (const model::MlpWeights& expert : weights.moe->experts) layer.routed.push_back(mlp_of(expert));
-    layer.has_shared = weights.moe->shared.gate_proj.out_features > 0;
-    if (layer.has_shared) layer.shared = mlp_of(weights.moe->shared);
+    layer.shared = mlp_of(weights.moe->shared);
   } else {
     layer.shared = mlp_of(*weights.mlp);
-    layer.has_shared = true;
   }
+  layer.has_shared = layer.shared.gate.out_features > 0;
   return layer;
 }
 

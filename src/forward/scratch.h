@@ -36,7 +36,8 @@ class Arena {
 struct Scratch {
   // Every row count is Capacity::max_rows; names follow spec/model.md.
   float *streams, *x, *y, *mapping, *post, *comb;
-  // KDA, P = heads·dim: raw [3P], low [2·dim], f, gate, q, k, v, g, o [P], beta [heads], working [heads, dim, dim]
+  // Heads are those of the rank. KDA, P = heads·dim: raw [3P], low [2·dim], f, gate, q, k, v, g, o [P], beta [heads],
+  // working [heads, dim, dim]
   float *raw, *low, *f, *gate, *q, *k, *v, *g, *o, *beta, *working;
   // DSA: a [q_lora_rank], query [heads·key], absorbed and attended [heads·kv_lora_rank], latent [kv_lora_rank],
   // value [heads·value], index_q [index heads·dim], index_k, index_gate [dim], index_weights [index heads]
@@ -50,14 +51,25 @@ struct Scratch {
   float *mtp_input, *mtp_x, *mtp_hidden, *mtp_logits;  // [rows, 2·hidden], [rows, hidden], …
   int64_t max_pools = 0;
 
-  void lay_out(Arena& arena, const model::Shape& shape, const Capacity& capacity, int64_t threads);
+  float* exchange;  // [2, exchange_size()] of two ranks
+  float* queries;   // [2, rows·heads·kv_lora_rank] of two ranks that share the pages
+
+  // `shape`: of the whole model.
+  void lay_out(Arena& arena, const model::Shape& shape, const Capacity& capacity, int64_t threads,
+               const Ranks& ranks = {});
 
  private:
+  void attention_rows(Arena& arena, const model::Shape& own, const Capacity& capacity, int64_t threads,
+                      const Ranks& ranks);
   void hidden_rows(Arena& arena, const model::Shape& shape, const Capacity& capacity);
+  void exchanged(Arena& arena, const model::Shape& shape, const Capacity& capacity, const Ranks& ranks);
 };
 
+// What a rank exchanges at most at a time, in floats.
+int64_t exchange_size(const model::Shape& shape, const Capacity& capacity, const Ranks& ranks);
+
 // The feed-forward's scratch of every layer kind in the model.
-ops::ExpertScratch expert_scratch(const model::Shape& shape, int64_t max_rows);
-int64_t expert_scratch_bytes(const model::Shape& shape, int64_t max_rows);
+ops::ExpertScratch expert_scratch(const model::Shape& shape, int64_t max_rows, const Ranks& ranks = {});
+int64_t expert_scratch_bytes(const model::Shape& shape, int64_t max_rows, const Ranks& ranks = {});
 
 }  // namespace tandem::forward

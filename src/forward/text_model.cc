@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "cache/kept_states.h"
 #include "device/host_memory.h"
 #include "forward/pass.h"
+#include "model/split.h"
 #include "ops/embed/embed.h"
 #include "ops/linear/linear.h"
 #include "ops/mhc/mhc.h"
@@ -27,12 +29,21 @@ int64_t count_cached(const model::Shape& shape) {
   return shape.num_hidden_layers - count_kda(shape) + shape.num_nextn_predict_layers;
 }
 
+// None for a rank alone: it uses the whole model's.
+std::optional<model::TextWeights> own_part(const model::Shape& whole, const model::TextWeights& weights,
+                                           const Ranks& ranks) {
+  if (ranks.tensor_parallel_size == 1) return std::nullopt;
+  return model::split(weights, whole, ranks.rank, ranks.tensor_parallel_size);
+}
+
 [[noreturn]] void bad_step(const std::string& what) { throw Error(ErrorCode::internal, "step", what); }
 
 }  // namespace
 
 struct TextModel::State {
-  const model::Shape& shape;
+  Group group;
+  const model::Shape shape;                             // this rank's
+  const std::optional<model::TextWeights> own_weights;  // of one of two ranks
   const model::TextWeights& weights;
   device::Threads& threads;
   Capacity capacity;
@@ -49,24 +60,29 @@ struct TextModel::State {
   std::vector<uint8_t> in_step;           // [slots] has a segment in the step that is being checked
   int64_t rows = 0, logit_rows = 0, mtp_rows = 0, mtp_logit_rows = 0;
 
-  State(const model::Shape& s, const model::TextWeights& w, device::Threads& t, const Capacity& c, Mutation m)
-      : shape(s),
-        weights(w),
+  // `whole` and `w`: of all ranks.
+  State(const model::Shape& whole, const model::TextWeights& w, device::Threads& t, const Capacity& c, Mutation m,
+        const Group& g)
+      : group(g),
+        shape(model::shape_of_rank(whole, g.ranks.rank, g.ranks.tensor_parallel_size)),
+        own_weights(own_part(whole, w, g.ranks)),
+        weights(own_weights ? *own_weights : w),
         threads(t),
         capacity(c),
         mutation(m),
-        pool(s, count_cached(s), c.pages, c.page_rows, element_of(c.cache_type)),
-        slots(s, count_kda(s), count_cached(s), c.slots),
-        kept(s, count_kda(s), count_cached(s), c.kept_states),
-        expert_scratch(forward::expert_scratch(s, c.max_rows)),
+        pool(shape, count_cached(shape), c.pages, c.page_rows, element_of(c.cache_type)),
+        slots(shape, count_kda(shape), count_cached(shape), c.slots),
+        kept(shape, count_kda(shape), count_cached(shape), c.kept_states),
+        expert_scratch(forward::expert_scratch(whole, c.max_rows, g.ranks)),
         end(static_cast<size_t>(c.slots)),
         certain_end(static_cast<size_t>(c.slots)),
         in_step(static_cast<size_t>(c.slots)) {
     Arena arena;
-    scratch.lay_out(arena, shape, capacity, threads.count());
+    scratch.lay_out(arena, whole, capacity, threads.count(), group.ranks);
     memory = device::HostMemory(arena.used(), "activations", "a smaller --max-num-batched-tokens");
     arena.start_at(memory.data());
-    scratch.lay_out(arena, shape, capacity, threads.count());
+    scratch.lay_out(arena, whole, capacity, threads.count(), group.ranks);
+    group.buffer = scratch.exchange;
     int64_t kda = 0, cached = 0;
     for (const model::LayerWeights& layer : weights.layers)
       layers.push_back(prepare_layer(layer, shape, layer.kda ? kda++ : cached++));
@@ -74,7 +90,7 @@ struct TextModel::State {
   }
 
   Pass pass(const Step& step, Probe* probe) {
-    return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation};
+    return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation, group};
   }
 
   void check_slot(int32_t slot) const {
@@ -173,10 +189,12 @@ struct TextModel::State {
   }
 
   void copy_page(const PageCopy& copy) {
+    const int32_t groups = group.ranks.decode_context_parallel_size;
+    if (copy.group < 0 || copy.group >= groups) bad_step(fmt::format("page group {} of {}", copy.group, groups));
     const auto is_page = [this](int32_t page) { return page >= 1 && page < capacity.pages; };
     if (!is_page(copy.from) || !is_page(copy.to) || copy.rows < 1 || copy.rows > capacity.page_rows)
       bad_step(fmt::format("{} rows of page {} copied to page {}", copy.rows, copy.from, copy.to));
-    pool.copy_page(copy.from, copy.to, copy.rows);
+    if (groups == 1 || copy.group == group.ranks.rank) pool.copy_page(copy.from, copy.to, copy.rows);
   }
 
   void run_moves(const Step& step) {
@@ -260,7 +278,35 @@ struct TextModel::State {
       for (const int32_t slot : step.head_slots)
         to = std::copy_n(slots.head_row(slot, end[static_cast<size_t>(slot)] - 1), width, to);
     }
-    ops::linear(threads, weights.lm_head, scratch.logit_hidden, logits, (to - scratch.logit_hidden) / width);
+    head_rows((to - scratch.logit_hidden) / width, logits);
+  }
+
+  // Logits of the first `count` rows of logit_hidden, the vocabulary's parts side by side.
+  void head_rows(int64_t count, float* logits) {
+    if (group.alone()) return ops::linear(threads, weights.lm_head, scratch.logit_hidden, logits, count);
+    if (count == 0) return;
+    const int64_t size = count * group.parts[0].vocabulary.count;
+    ops::linear(threads, weights.lm_head, scratch.logit_hidden, group.mine(size), count);
+    group.gather(size);
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const model::Part& part = group.parts[static_cast<size_t>(rank)].vocabulary;
+      const float* from = group.of(rank, size);
+      for (int64_t i = 0; i < count; ++i)
+        std::copy_n(from + i * part.count, part.count, logits + i * shape.vocab_size + part.first);
+    }
+  }
+
+  // The embedding rows of the tokens, each `copies` times, from the rank that has them.
+  void embed(std::span<const int32_t> tokens, int64_t copies, float* out, int64_t out_stride) {
+    if (group.alone()) return ops::embed(weights.embed_tokens, tokens, copies, out, out_stride);
+    const int64_t width = shape.hidden_size, size = std::ssize(tokens) * width;
+    ops::embed_own(weights.embed_tokens, group.own().vocabulary.first, tokens, group.mine(size));
+    group.gather(size);
+    for (int64_t row = 0; row < std::ssize(tokens); ++row) {
+      const int64_t owner = group.parts[0].vocabulary.holds(tokens[static_cast<size_t>(row)]) ? 0 : 1;
+      for (int64_t c = 0; c < copies; ++c)
+        std::copy_n(group.of(owner, size) + row * width, width, out + row * out_stride + c * width);
+    }
   }
 
   // After the rows of a segment: its block, its length and its last head rows.
@@ -289,7 +335,7 @@ struct TextModel::State {
     for (const Segment& segment : step.segments) {
       if (segment.position == 0) slots.reset(segment.slot);
     }
-    ops::embed(weights.embed_tokens, step.tokens, shape.hc_mult, scratch.streams, shape.hc_mult * shape.hidden_size);
+    embed(step.tokens, shape.hc_mult, scratch.streams, shape.hc_mult * shape.hidden_size);
     const Pass shared = pass(step, probe);
     for (int64_t number = 0; number < shape.num_hidden_layers; ++number) run_layer(shared, number);
     collapse();
@@ -300,7 +346,7 @@ struct TextModel::State {
   void mtp_enter(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding) {
     const model::MtpWeights& w = *weights.mtp;
     const int64_t width = shape.hidden_size;
-    ops::embed(weights.embed_tokens, step.tokens, 1, scratch.mtp_input, 2 * width);
+    embed(step.tokens, 1, scratch.mtp_input, 2 * width);
     for (int64_t row = 0; row < mtp_rows; ++row) {
       float* input = scratch.mtp_input + row * 2 * width;
       if (zero_first_embedding && step.positions[static_cast<size_t>(row)] == 0) std::fill_n(input, width, 0.0f);
@@ -346,23 +392,30 @@ struct TextModel::State {
 
 TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
                      Capacity capacity, Mutation mutation)
-    : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation)) {}
+    : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation, make_group(shape, {}, nullptr))) {}
+
+TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
+                     Capacity capacity, Ranks ranks, device::Exchange& exchange, Mutation mutation)
+    : state_(
+          std::make_unique<State>(shape, weights, threads, capacity, mutation, make_group(shape, ranks, &exchange))) {}
 
 TextModel::~TextModel() = default;
 
-int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, int threads) {
+int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, int threads, Ranks ranks) {
+  const model::Shape own = model::shape_of_rank(shape, ranks.rank, ranks.tensor_parallel_size);
   Arena arena;
   Scratch scratch{};
-  scratch.lay_out(arena, shape, capacity, threads);
-  return arena.used() + expert_scratch_bytes(shape, capacity.max_rows) +
-         cache::TokenPool::bytes(shape, count_cached(shape), capacity.pages, capacity.page_rows,
+  scratch.lay_out(arena, shape, capacity, threads, ranks);
+  return arena.used() + expert_scratch_bytes(shape, capacity.max_rows, ranks) +
+         cache::TokenPool::bytes(own, count_cached(own), capacity.pages, capacity.page_rows,
                                  element_of(capacity.cache_type)) +
-         capacity.slots * cache::Slots::bytes_of_slot(shape, count_kda(shape), count_cached(shape)) +
-         capacity.kept_states * kept_state_bytes(shape);
+         capacity.slots * cache::Slots::bytes_of_slot(own, count_kda(own), count_cached(own)) +
+         capacity.kept_states * kept_state_bytes(shape, ranks);
 }
 
-int64_t TextModel::kept_state_bytes(const model::Shape& shape) {
-  return cache::KeptStates::bytes_of_record(shape, count_kda(shape), count_cached(shape));
+int64_t TextModel::kept_state_bytes(const model::Shape& shape, Ranks ranks) {
+  const model::Shape own = model::shape_of_rank(shape, ranks.rank, ranks.tensor_parallel_size);
+  return cache::KeptStates::bytes_of_record(own, count_kda(own), count_cached(own));
 }
 
 void TextModel::run(const Step& step, Probe* probe) { state_->run(step, probe); }

@@ -50,13 +50,18 @@ class TextModel {
   // `shape` and `weights` must outlive the model. Throws Error(does_not_fit) when memory cannot be had.
   TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
             Mutation mutation = Mutation::none);
+  // One of `ranks.tensor_parallel_size` ranks, from the whole model's shape and weights. All ranks run the same steps;
+  // each has all results (cluster/rank_group.h runs them as threads). `exchange` must outlive the model. Throws
+  // Error(usage) for sizes that there are not.
+  TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
+            Ranks ranks, device::Exchange& exchange, Mutation mutation = Mutation::none);
   ~TextModel();
 
   // Bytes that a model of this capacity allocates (caches, slots, kept states, scratch), by the same formulas as the
   // constructor.
-  static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1);
+  static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1, Ranks ranks = {});
   // Bytes of one kept-state record.
-  static int64_t kept_state_bytes(const model::Shape& shape);
+  static int64_t kept_state_bytes(const model::Shape& shape, Ranks ranks = {});
 
   // Runs the step: its moves, then its rows, then the logits. Rows must continue each stream at its committed length:
   // running a step at position p makes p the length, whatever was run beyond it before ("commit and roll-back are set
@@ -77,7 +82,8 @@ class TextModel {
   void run_mtp(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding = true,
                Probe* probe = nullptr);
   // The KDA state of a stream after its last row, layer counted among the KDA layers: the recurrent state [heads, dim
-  // (key), dim (value)] and the last kernel − 1 raw convolution rows [3·heads·dim, kernel − 1], oldest first.
+  // (key), dim (value)] and the last kernel − 1 raw convolution rows [3·heads·dim, kernel − 1], oldest first. The heads
+  // are this rank's.
   void read_kda_state(int32_t slot, int64_t kda_layer, std::span<float> state, std::span<float> conv) const;
 
   std::span<const float> mtp_hidden() const;
