@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "model/split.h"
+#include "ops/attend/sparse_attend.h"
+#include "ops/index/index_select.h"
 #include "ops/kda_block/kda_block.h"
 
 namespace tandem::forward {
@@ -96,6 +99,27 @@ Cost step_cost(const model::Shape& shape, const model::TextWeights& weights, int
   }
   if (logit_rows > 0) counter.matrices({&weights.lm_head}, logit_rows);
   return counter.cost;
+}
+
+ExchangeCost exchange_cost(const model::Shape& shape, const Ranks& ranks, int64_t position, int64_t rows,
+                           int64_t logit_rows) {
+  ExchangeCost cost;
+  if (ranks.tensor_parallel_size == 1) return cost;
+  const auto add = [&cost](int64_t times, int64_t values) {
+    cost.exchanges += times;
+    cost.bytes += 4 * times * values;
+  };
+  const model::RankParts first = model::parts_of_rank(shape, 0, ranks.tensor_parallel_size);
+  add(1 + 2 * shape.num_hidden_layers, rows * shape.hidden_size);  // embedding; both sums of every layer
+  if (logit_rows > 0) add(1, logit_rows * first.vocabulary.count);
+  if (ranks.decode_context_parallel_size == 1) return cost;
+  const auto dsa = std::count(shape.layer_types.begin(), shape.layer_types.end(), model::AttentionKind::dsa);
+  const int64_t heads = first.attention_heads.count;
+  if ((position + rows) / shape.index_kpool > shape.pool_budget())
+    add(dsa, rows * ops::index_candidates_size(shape.pool_budget()));
+  add(dsa, rows * heads * shape.kv_lora_rank);  // queries; then both ranks' heads of a leaf
+  add(dsa, rows * 2 * ops::attend_leaf_size(heads, shape.kv_lora_rank));
+  return cost;
 }
 
 }  // namespace tandem::forward

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "forward/text_model.h"
 #include "model/shape.h"
 #include "model/weights.h"
 
@@ -20,5 +21,13 @@ struct Cost {
 // experts; how many different ones a chunk reads is taken as its most, min(experts, rows·per_token).
 Cost step_cost(const model::Shape& shape, const model::TextWeights& weights, int64_t position, int64_t rows,
                int64_t logit_rows);
+
+// What each of two ranks gets from the other in such a step (the same for both; cluster/rank_group.h counts it).
+struct ExchangeCost {
+  int64_t exchanges = 0;
+  int64_t bytes = 0;
+};
+ExchangeCost exchange_cost(const model::Shape& shape, const Ranks& ranks, int64_t position, int64_t rows,
+                           int64_t logit_rows);
 
 }  // namespace tandem::forward
