@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <span>
 
 #include "api/errors.h"
 #include "api/json_body.h"
@@ -36,6 +37,37 @@ ApiError prompt_too_long(size_t prompt_tokens, int64_t max_model_len) {
           "messages", "context_length_exceeded"};
 }
 
+// Ids of the prompt and what the engine should know of their parts. Segments between two borders are encoded by
+// themselves, which gives the ids of the whole (chat/render.h).
+void encode_prompt(const text::Tokenizer& tokenizer, const chat::Prompt& prompt, engine::Request& request) {
+  std::vector<int32_t>& ids = request.prompt_ids;
+  size_t encoded = 0;
+  const auto tokens_before = [&](size_t border) {
+    const auto segments = std::span(prompt.segments).subspan(encoded, border - encoded);
+    const std::vector<int32_t> more = tokenizer.encode(segments);
+    ids.insert(ids.end(), more.begin(), more.end());
+    encoded = border;
+    return static_cast<int64_t>(ids.size());
+  };
+  const chat::PromptBorders& borders = prompt.borders;
+  const int64_t effort_begin = tokens_before(borders.effort_begin);
+  const int64_t effort_end = tokens_before(borders.effort_end);
+  const int64_t messages = tokens_before(borders.messages);
+  const int64_t system_end = tokens_before(borders.system_end);
+  const int64_t history_end = tokens_before(borders.history_end);
+  const int64_t end = tokens_before(prompt.segments.size());
+
+  using Kind = engine::PromptPart::Kind;
+  for (const engine::PromptPart& part : {engine::PromptPart{0, effort_begin, Kind::template_text},
+                                         engine::PromptPart{effort_begin, effort_end, Kind::effort},
+                                         engine::PromptPart{effort_end, messages, Kind::template_text}}) {
+    if (part.begin < part.end) request.prompt_parts.push_back(part);
+  }
+  // A prompt without tools and system message has nothing before its messages that would be worth keeping.
+  if (system_end > effort_end) request.keep_positions.push_back(system_end);
+  if (history_end > system_end && history_end < end) request.keep_positions.push_back(history_end);
+}
+
 void append_unique(std::vector<int32_t>& ids, int32_t id) {
   if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
 }
@@ -60,7 +92,8 @@ PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, 
   const chat::Prompt prompt = chat::render(chat::parse_conversation(body_text));
   prepared.reasoning_open = prompt.reasoning_open;
   engine::Request& engine_request = prepared.engine_request;
-  engine_request.prompt_ids = model.tokenizer->encode(prompt.segments);
+  encode_prompt(*model.tokenizer, prompt, engine_request);
+  engine_request.cache_salt = request.cache_salt;
   const auto prompt_tokens = static_cast<int64_t>(engine_request.prompt_ids.size());
   const int64_t room = model.max_model_len - prompt_tokens;
   if (room < 1) throw prompt_too_long(engine_request.prompt_ids.size(), model.max_model_len);

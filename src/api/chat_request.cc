@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t max_stop_strings = 64, max_stop_bytes = 64 * 1024;
 constexpr size_t max_model_name = 256;  // it is repeated in every chunk
+constexpr size_t max_cache_salt = 1024;
 constexpr int64_t any_integer = std::numeric_limits<int64_t>::max();
 
 // Below this temperature the reply is greedy; from there up to min_temperature it is raised (D.2).
@@ -296,6 +297,15 @@ void read_stops(const JsonBody& body, const ServedModel& model, ChatRequest& req
   request.ignore_eos = body.boolean("ignore_eos").value_or(false);
 }
 
+void read_cache_salt(const JsonBody& body, ChatRequest& request) {
+  if (!body.has("cache_salt")) return;
+  request.cache_salt = *body.string("cache_salt");
+  const size_t size = request.cache_salt.size();
+  if (size == 0 || size > max_cache_salt) {
+    throw invalid_field("cache_salt", fmt::format("{} bytes; expected 1 to {}", size, max_cache_salt));
+  }
+}
+
 }  // namespace
 
 ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
@@ -314,6 +324,7 @@ ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
   read_lengths(body, request);
   read_stops(body, model, request);
   read_reasoning_object(body, request);
+  read_cache_salt(body, request);
   refuse_unsupported_values(body);
   check_tool_choice(body);
   check_formats(body);

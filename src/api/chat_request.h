@@ -27,6 +27,7 @@ struct ChatRequest {
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
   bool include_reasoning = true;
+  std::string cache_salt;  // kept prefixes are shared among requests of one salt
 };
 
 // Throws ApiError 400 naming the field: wrong type, out of range, or a field of D.2 that would change the reply and is

@@ -14,33 +14,26 @@ using chat::ReplyPiece;
 
 namespace {
 
-double milliseconds(ChatSession::Clock::duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
-
 constexpr int id_bytes = 16;  // 32 hexadecimal digits (D.4)
 
 }  // namespace
 
 ChatSession::ChatSession(const ServedModel& model, Executor& executor, PreparedChat prepared,
-                         std::shared_ptr<Responder> responder, Clock::time_point arrived, std::string request_id,
-                         std::function<void()> on_end)
+                         std::shared_ptr<Responder> responder, RequestTrace trace, std::function<void()> on_end)
     : model_(model),
       executor_(executor),
       responder_(std::move(responder)),
       on_end_(std::move(on_end)),
       request_(std::move(prepared.request)),
       engine_request_(std::move(prepared.engine_request)),
-      request_id_(std::move(request_id)),
+      trace_(std::move(trace)),
       head_{"chatcmpl-" + random_hex(id_bytes), std::time(nullptr), request_.model},
       text_(*model.tokenizer, prepared.reasoning_open, request_),
-      seed_(engine_request_.sampling.seed),
-      prompt_tokens_(static_cast<int64_t>(engine_request_.prompt_ids.size())),
-      arrived_(arrived) {}
+      seed_(engine_request_.sampling.seed) {}
 
 void ChatSession::start() {
-  engine_request_.id = request_id_;
-  submitted_ = Clock::now();
+  engine_request_.id = trace_.id();
+  trace_.submitted(Clock::now(), static_cast<int64_t>(engine_request_.prompt_ids.size()), engine_request_.max_tokens);
   // The sink runs on the engine's thread: it takes the time and hands the event over.
   auto sink = [self = shared_from_this()](const engine::Event& event) {
     self->executor_.io([self, event, time = Clock::now()] { self->on_event(event, time); });
@@ -49,7 +42,7 @@ void ChatSession::start() {
   if (request_.stream) responder_->open_stream();
   responder_->on_gone([self = shared_from_this()] {
     self->model_.engine->cancel(self->number_);
-    self->end("client gone");
+    self->end(Outcome::abort);
   });
 }
 
@@ -57,7 +50,7 @@ void ChatSession::on_event(const engine::Event& event, Clock::time_point time) {
   if (done_) return;
   switch (event.kind) {
     case engine::Event::Kind::admitted:
-      admitted_ = time;
+      trace_.admitted(time, event.cached_tokens, event.miss);
       if (request_.stream) responder_->send_event(first_chunk(head_, chunk_usage()));
       return;
     case engine::Event::Kind::token: pending_.push_back({event.token, time}); return pump();
@@ -66,13 +59,17 @@ void ChatSession::on_event(const engine::Event& event, Clock::time_point time) {
 }
 
 void ChatSession::on_finished(const engine::Event& event, Clock::time_point time) {
-  if (event.reason == engine::FinishReason::error) {
-    log(LogLevel::error, "request {}: {}", request_id_, event.error);
-    return abort({500, "server_error", "The generation failed."});
-  }
-  // Only the engine itself can cancel here: our own cancels come after end().
-  if (event.reason == engine::FinishReason::cancelled) return abort(unavailable("The server is stopping."));
   finished_ = event;
+  switch (event.reason) {
+    case engine::FinishReason::error:
+      log(LogLevel::error, "request {}: {}", trace_.id(), event.error);
+      return abort({500, "server_error", "The generation failed."}, Outcome::error);
+    case engine::FinishReason::deadline: return abort(deadline_exceeded(), Outcome::deadline);
+    // Only the engine itself can cancel here: our own cancels come after end().
+    case engine::FinishReason::cancelled: return abort(unavailable("The server is stopping."), Outcome::abort);
+    case engine::FinishReason::stop:
+    case engine::FinishReason::length: break;
+  }
   if (event.stop_token >= 0) {
     // The text of a stop token that the request chose is kept unless the token is special (D.2).
     const bool keep = ends_by_own_stop_id(event.stop_token) && !model_.tokenizer->is_special(event.stop_token);
@@ -99,7 +96,7 @@ void ChatSession::pump() {
   while (!pending_.empty() && !matched) {
     const TimedToken token = pending_.front();
     pending_.pop_front();
-    count_token(token.time);
+    trace_.token(token.time);
     if (token.id >= 0) matched = text_.push(token.id, pieces_);
   }
   if (matched) {
@@ -122,12 +119,6 @@ void ChatSession::pump() {
   if (request_.stream) send_pieces();
 }
 
-void ChatSession::count_token(Clock::time_point time) {
-  if (!first_token_) first_token_ = time;
-  last_token_ = time;
-  ++completion_tokens_;
-}
-
 void ChatSession::send_pieces() {
   for (const ReplyPiece& piece : pieces_) {
     responder_->send_event(delta_chunk(head_, piece.kind, piece.text, chunk_usage()));
@@ -138,11 +129,11 @@ void ChatSession::send_pieces() {
 void ChatSession::complete() {
   if (request_.stream) {
     send_pieces();
-    responder_->send_event(final_chunk(head_, ending_, metrics(), chunk_usage()));
+    responder_->send_event(final_chunk(head_, ending_, trace_.reply_metrics(seed_), chunk_usage()));
     if (request_.include_usage) responder_->send_event(usage_chunk(head_, usage()));
     responder_->send_event("[DONE]");
     responder_->close_stream();
-    return end(ending_.finish_reason);
+    return end(outcome());
   }
   std::string content, reasoning;
   for (const ReplyPiece& piece : pieces_) {
@@ -155,14 +146,16 @@ void ChatSession::complete() {
   const bool reasoning_only = content.empty() && text_.ended_in_reasoning();
   Reply reply;
   reply.body = full_reply(head_, null_if(reasoning_only, content), null_if(reasoning.empty(), reasoning), ending_,
-                          usage(), metrics());
+                          usage(), trace_.reply_metrics(seed_));
   responder_->reply(std::move(reply));
-  end(ending_.finish_reason);
+  end(outcome());
 }
 
-void ChatSession::abort(const ApiError& error) {
+Outcome ChatSession::outcome() const { return ending_.finish_reason == "length" ? Outcome::length : Outcome::stop; }
+
+void ChatSession::abort(const ApiError& error, Outcome outcome) {
   if (done_) return;
-  model_.engine->cancel(number_);
+  if (!finished_) model_.engine->cancel(number_);
   if (request_.stream) {
     responder_->send_event(error.body());
     responder_->send_event("[DONE]");
@@ -170,14 +163,13 @@ void ChatSession::abort(const ApiError& error) {
   } else {
     responder_->reply(error.reply());
   }
-  end("error");
+  end(outcome);
 }
 
-void ChatSession::end(std::string_view outcome) {
+void ChatSession::end(Outcome outcome) {
   if (done_) return;
   done_ = true;
-  log(LogLevel::info, "request {}: {}, {} prompt tokens, {} completion tokens, {:.0f} ms", request_id_, outcome,
-      prompt_tokens_, usage().completion_tokens, milliseconds(Clock::now() - arrived_));
+  trace_.ended(outcome);
   const auto self = shared_from_this();  // the callbacks below may hold the last references
   pending_.clear();
   responder_.reset();
@@ -193,23 +185,7 @@ ChunkUsage ChatSession::chunk_usage() {
 }
 
 Usage ChatSession::usage() const {
-  // There is no prefix cache, so no prompt token is ever taken from one.
-  return {prompt_tokens_, completion_tokens_, 0, text_.reasoning_tokens()};
-}
-
-Metrics ChatSession::metrics() const {
-  Metrics metrics;
-  metrics.seed = seed_;
-  if (admitted_) metrics.queue_time_ms = milliseconds(*admitted_ - submitted_);
-  if (!first_token_) return metrics;
-  metrics.time_to_first_token_ms = milliseconds(*first_token_ - arrived_);
-  metrics.generation_time_ms = milliseconds(*last_token_ - *first_token_);
-  const auto gaps = static_cast<double>(usage().completion_tokens - 1);
-  if (gaps >= 1) metrics.mean_itl_ms = *metrics.generation_time_ms / gaps;
-  if (gaps >= 1 && *metrics.generation_time_ms > 0) {
-    metrics.tokens_per_second = gaps * 1000 / *metrics.generation_time_ms;
-  }
-  return metrics;
+  return {trace_.prompt_tokens(), trace_.tokens(), trace_.cached_tokens(), text_.reasoning_tokens()};
 }
 
 }  // namespace tandem::api

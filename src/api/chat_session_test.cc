@@ -131,6 +131,19 @@ TEST_F(ChatSessionTest, StreamOrder) {
   EXPECT_EQ(usage["usage"]["completion_tokens"], reply.size() + 1);
 }
 
+TEST_F(ChatSessionTest, CachedTokensAreInEveryUsage) {
+  Setup setup;
+  const auto whole = setup.chat("");
+  const auto streamed =
+      setup.chat(R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+  setup.answer("</think>5", 0, 9);
+  setup.answer("</think>5", 1, 7);
+  EXPECT_EQ(only_reply(*whole, 200)["usage"]["prompt_tokens_details"]["cached_tokens"], 9);
+  for (size_t i = 0; i + 1 < streamed->events.size(); ++i) {
+    EXPECT_EQ(Json::parse(streamed->events[i])["usage"]["prompt_tokens_details"]["cached_tokens"], 7) << i;
+  }
+}
+
 TEST_F(ChatSessionTest, UsageIsAbsentUnlessAskedFor) {
   Setup setup;
   const auto responder = setup.chat(R"("stream":true)");

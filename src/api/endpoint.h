@@ -65,6 +65,16 @@ struct Route {
   std::string path;   // "/v1/models"; a last segment "*" takes the rest of the path
   bool open = false;  // answered without a key
   Handler handler;
+  bool monitoring = false;  // a setting of the server decides about `open`
 };
+
+// A request that has been answered or whose client has gone.
+struct HttpExchange {
+  std::string method;
+  std::string handler;  // path of its route; empty: refused before a route was found
+  int status = 0;       // 499: the client left before any answer
+  double seconds = 0;   // from the end of the head to the end of the answer
+};
+using HttpObserver = std::function<void(const HttpExchange&)>;  // on the io thread
 
 }  // namespace tandem::api

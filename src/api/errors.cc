@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/engine.h"
 
 namespace tandem::api {
 
@@ -49,6 +50,12 @@ ApiError not_supported(std::string_view field, std::string_view what) {
 
 ApiError unavailable(std::string_view message) { return {503, "server_error", std::string(message)}; }
 
+ApiError queue_full() { return {429, "rate_limit_error", "The queue is full; try again later.", {}, "queue_full"}; }
+
+ApiError deadline_exceeded() {
+  return {504, "server_error", "The request took longer than the server allows.", {}, "deadline_exceeded"};
+}
+
 ApiError too_large(size_t limit) {
   return {413,
           "invalid_request_error",
@@ -77,6 +84,8 @@ ApiError to_api_error(std::exception_ptr error) noexcept {
     std::rethrow_exception(std::move(error));
   } catch (const ApiError& api_error) {
     return api_error;
+  } catch (const engine::QueueFull&) {
+    return queue_full();
   } catch (const Error& known) {
     return from_error(known);
   } catch (const std::exception& other) {

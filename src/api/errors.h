@@ -18,6 +18,9 @@ class ApiError : public std::exception {
 
   const char* what() const noexcept override { return message_.c_str(); }
   int status() const { return status_; }
+  const std::string& type() const { return type_; }
+  const std::string& param() const { return param_; }
+  const std::string& code() const { return code_; }
   // {"error":{"message","type","param","code"}}
   std::string body() const;
   // The body with the headers that its status asks for: WWW-Authenticate (401), Retry-After (429, 503).
@@ -34,11 +37,16 @@ ApiError invalid_field(std::string_view field, std::string_view message);
 ApiError not_supported(std::string_view field, std::string_view what);
 // 503: loading, draining or broken.
 ApiError unavailable(std::string_view message);
+// 429: more requests than the engine runs and the queue holds.
+ApiError queue_full();
+// 504: the server's limit for one request has passed.
+ApiError deadline_exceeded();
 // 413 for a body over `limit` bytes.
 ApiError too_large(size_t limit);
 
-// Whatever was thrown, as the client may see it: ApiError as is; Error(usage) as 400 with its field; Error(resource) as
-// 503; Error(does_not_fit) as 400; everything else as 500 without detail (the detail goes to the log).
+// Whatever was thrown, as the client may see it: ApiError as is; QueueFull as 429; Error(usage) as 400 with its field;
+// Error(resource) as 503; Error(does_not_fit) as 400; everything else as 500 without detail (the detail goes to the
+// log).
 ApiError to_api_error(std::exception_ptr error) noexcept;
 
 }  // namespace tandem::api

@@ -29,6 +29,7 @@ class FakeEngine : public engine::Engine {
   uint64_t submit(engine::Request request, Sink sink) override {
     const std::lock_guard lock(mutex_);
     if (refuse) throw Error(ErrorCode::resource, "engine", "broken");
+    if (static_cast<int64_t>(submitted_.size()) >= places) throw engine::QueueFull(places);
     submitted_.push_back({std::move(request), std::move(sink)});
     return submitted_.size();
   }
@@ -54,7 +55,12 @@ class FakeEngine : public engine::Engine {
     return submitted_.at(i).cancelled;
   }
 
-  void admit(size_t i = 0) { send(i, event(engine::Event::Kind::admitted)); }
+  void admit(size_t i = 0, int64_t cached_tokens = 0, engine::PrefixMiss miss = engine::PrefixMiss::new_prefix) {
+    engine::Event admitted = event(engine::Event::Kind::admitted);
+    admitted.cached_tokens = cached_tokens;
+    admitted.miss = miss;
+    send(i, admitted);
+  }
   void token(int32_t id, size_t i = 0) {
     engine::Event token = event(engine::Event::Kind::token);
     token.token = id;
@@ -73,6 +79,7 @@ class FakeEngine : public engine::Engine {
 
   engine::Status state;  // set before use by other threads
   bool refuse = false;
+  int64_t places = 1'000'000;  // requests that are taken, all in all
 
  private:
   static engine::Event event(engine::Event::Kind kind) {

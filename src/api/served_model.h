@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -28,6 +29,9 @@ struct ServedModel {
   GenerationDefaults defaults;
   int64_t vocab_size = 0;     // rows of the head; ids from tokenizer->size() on are padding
   int64_t max_model_len = 0;  // prompt and reply together, tokens
+  int64_t max_running = 1;    // streams that the engine computes at once
+  // Labels of vllm:cache_config_info ("block_size", "cache_dtype", …); empty: the metric is left out.
+  std::vector<std::pair<std::string, std::string>> cache_config;
 };
 
 }  // namespace tandem::api

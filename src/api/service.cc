@@ -26,6 +26,18 @@ Reply json_reply(int status, std::string body) {
   return reply;
 }
 
+std::string health_json(std::string_view state, const engine::Status& status) {
+  return fmt::format(R"({{"status":"{}","running":{},"waiting":{},"pool_rows":{},"free_rows":{},"reclaimable_rows":{},)"
+                     R"("kept_states":{},"steps":{},"seconds_since_last_step":{:.3f}}})",
+                     state, status.running, status.waiting, status.pool_rows, status.free_rows, status.reclaimable_rows,
+                     status.kept_states, status.steps, status.seconds_since_last_step);
+}
+
+void refuse(Responder& responder, const std::string& request_id, const ApiError& error) {
+  log_refused_request(request_id, error);
+  responder.reply(error.reply());
+}
+
 }  // namespace
 
 Service::Service(Executor& executor, ServiceOptions options)
@@ -39,6 +51,7 @@ std::vector<Route> Service::routes() {
     };
   };
   const Handler health_handler = at_once([this](const HttpRequest&) { return health(); });
+  const Handler metrics_handler = at_once([this](const HttpRequest&) { return metrics(); });
   std::vector<Route> routes;
   for (const auto* path : {"/health", "/healthz", "/ping", "/v1/health"}) {
     routes.push_back({"GET", path, true, health_handler});
@@ -54,23 +67,43 @@ std::vector<Route> Service::routes() {
       {"POST", "/v1/chat/completions", false, [this](HttpRequest request, std::shared_ptr<Responder> responder) {
          chat(std::move(request), std::move(responder));
        }});
+  for (const auto* path : {"/metrics", "/v1/metrics"}) routes.push_back({"GET", path, false, metrics_handler, true});
+  for (const Route& route : routes) metrics_.add_route(route);
   return routes;
 }
 
-void Service::set_model(const ServedModel* model) { model_ = model; }
+HttpObserver Service::http_observer() {
+  return [this](const HttpExchange& exchange) { metrics_.http_answered(exchange); };
+}
+
+void Service::set_model(const ServedModel* model) {
+  model_ = model;
+  if (model) metrics_.set_model(model->names.front(), model->max_model_len);
+}
+
+Reply Service::metrics() const {
+  Reply reply;
+  reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  reply.body = metrics_.text(model_, preparing_);
+  return reply;
+}
 
 Reply Service::health() const {
-  const auto answer = [](int status, std::string_view word) {
-    Reply reply = json_reply(status, fmt::format(R"({{"status":"{}"}})", word));
-    if (status == 503) reply.headers.emplace_back("Retry-After", "5");
-    return reply;
-  };
-  if (draining_) return answer(503, "draining");
-  if (!model_) return answer(503, "loading");
-  const engine::Status status = model_->engine->status();
-  if (status.broken) return answer(503, "broken");
-  if (!status.ready) return answer(503, "loading");
-  return json_reply(200, fmt::format(R"({{"status":"ok","running":{},"waiting":{}}})", status.running, status.waiting));
+  const engine::Status status = model_ ? model_->engine->status() : engine::Status{};
+  const bool busy = status.running + status.waiting > 0;
+  std::string_view state = "ok";
+  if (status.broken) {
+    state = "broken";
+  } else if (draining_) {
+    state = "draining";
+  } else if (!status.ready) {
+    state = "loading";
+  } else if (busy && status.seconds_since_last_step > options_.stuck_after_s) {
+    state = "stuck";
+  }
+  Reply reply = json_reply(state == "ok" ? 200 : 503, health_json(state, status));
+  if (reply.status == 503) reply.headers.emplace_back("Retry-After", "5");
+  return reply;
 }
 
 void Service::require_ready() const {
@@ -95,12 +128,21 @@ Reply Service::one_model(const std::string& path) const {
   return json_reply(200, model_row(*model_, name, created_));
 }
 
+// Refuses before the work of tokenising; the engine itself has the last word (engine::QueueFull).
+void Service::require_place() const {
+  const auto in_engine =
+      std::count_if(sessions_.begin(), sessions_.end(),
+                    [](const std::shared_ptr<ChatSession>& session) { return session->in_engine(); });
+  if (preparing_ + in_engine >= model_->max_running + options_.max_queued_requests) throw queue_full();
+}
+
 void Service::chat(HttpRequest request, std::shared_ptr<Responder> responder) {
   const auto arrived = ChatSession::Clock::now();
-  require_ready();
-  if (static_cast<int64_t>(active()) >= options_.max_queued_requests) {
-    throw ApiError(429, "rate_limit_error", fmt::format("The queue is full ({} requests).", active()), {},
-                   "queue_full");
+  try {
+    require_ready();
+    require_place();
+  } catch (const ApiError& error) {
+    return refuse(*responder, request.request_id, error);
   }
   ++preparing_;
   executor_.work(
@@ -112,37 +154,47 @@ void Service::chat(HttpRequest request, std::shared_ptr<Responder> responder) {
         } catch (...) {
           error = to_api_error(std::current_exception());
         }
-        executor_.io([this, prepared, error, arrived, responder = std::move(responder),
-                      id = std::move(request.request_id)]() mutable {
-          --preparing_;
-          if (error) return responder->reply(error->reply());
-          start_session(std::move(*prepared), std::move(responder), arrived, std::move(id));
-        });
+        executor_.io(
+            [this, prepared, error, arrived, responder = std::move(responder), id = std::move(request.request_id)] {
+              --preparing_;
+              if (error) return refuse(*responder, id, *error);
+              start_session(std::move(*prepared), responder, arrived, id);
+            });
       });
 }
 
-void Service::start_session(PreparedChat prepared, std::shared_ptr<Responder> responder,
-                            ChatSession::Clock::time_point arrived, std::string request_id) {
+// The engine counts from submit(); the limit counts from the arrival, so what tokenising took is taken off.
+void Service::set_deadline(engine::Request& request, ChatSession::Clock::time_point arrived) const {
+  if (options_.request_timeout_s <= 0) return;
+  const double passed = std::chrono::duration<double>(ChatSession::Clock::now() - arrived).count();
+  if (passed >= options_.request_timeout_s) throw deadline_exceeded();
+  request.deadline_s = options_.request_timeout_s - passed;
+}
+
+void Service::start_session(PreparedChat prepared, const std::shared_ptr<Responder>& responder,
+                            ChatSession::Clock::time_point arrived, const std::string& request_id) {
   if (responder->gone()) return;
   try {
     require_ready();  // draining may have begun meanwhile
+    set_deadline(prepared.engine_request, arrived);
+    RequestTrace trace(metrics_, request_id, prepared.request.stream, arrived);
     // The session's end removes it from the set; the pointer is known only after the construction.
     auto key = std::make_shared<std::weak_ptr<ChatSession>>();
-    auto session = std::make_shared<ChatSession>(*model_, executor_, std::move(prepared), responder, arrived,
-                                                 std::move(request_id), [this, key] {
+    auto session = std::make_shared<ChatSession>(*model_, executor_, std::move(prepared), responder, std::move(trace),
+                                                 [this, key] {
                                                    if (const auto ended = key->lock()) sessions_.erase(ended);
                                                  });
     *key = session;
     session->start();
     sessions_.insert(session);
   } catch (...) {
-    responder->reply(to_api_error(std::current_exception()).reply());
+    refuse(*responder, request_id, to_api_error(std::current_exception()));
   }
 }
 
 void Service::abort_active() {
   const auto sessions = sessions_;  // abort() removes from the set
-  for (const auto& session : sessions) session->abort(unavailable("The server is stopping."));
+  for (const auto& session : sessions) session->abort(unavailable("The server is stopping."), Outcome::abort);
 }
 
 }  // namespace tandem::api

@@ -10,12 +10,15 @@
 #include "api/chat_session.h"
 #include "api/endpoint.h"
 #include "api/served_model.h"
+#include "api/server_metrics.h"
 
 namespace tandem::api {
 
 struct ServiceOptions {
   ChatRules chat;
-  int64_t max_queued_requests = 1024;  // more requests in flight are answered with 429
+  int64_t max_queued_requests = 1024;  // requests that may wait for a stream; more are answered with 429
+  double request_timeout_s = 0;        // from arrival; a request that takes longer is answered with 504; 0: no limit
+  double stuck_after_s = 300;          // /health fails when a busy engine has finished no step for so long
 };
 
 // Everything but the constructor is called on the io thread.
@@ -27,22 +30,27 @@ class Service {
   Service& operator=(const Service&) = delete;
 
   std::vector<Route> routes();
+  // What the HTTP server reports its answers to. Valid as long as the service.
+  HttpObserver http_observer();
 
   // From now on requests are served; before that they get 503 ("loading"). `model` must outlive the service's use.
   void set_model(const ServedModel* model);
   // From now on new requests and /health get 503; requests in flight go on.
   void start_draining() { draining_ = true; }
-  // Requests in flight, those being tokenised included.
+  // Requests that have not been answered to their end, those being tokenised included.
   size_t active() const { return sessions_.size() + static_cast<size_t>(preparing_); }
   // Ends every request in flight with an error.
   void abort_active();
 
  private:
   void chat(HttpRequest request, std::shared_ptr<Responder> responder);
-  void start_session(PreparedChat prepared, std::shared_ptr<Responder> responder,
-                     ChatSession::Clock::time_point arrived, std::string request_id);
+  void start_session(PreparedChat prepared, const std::shared_ptr<Responder>& responder,
+                     ChatSession::Clock::time_point arrived, const std::string& request_id);
+  void set_deadline(engine::Request& request, ChatSession::Clock::time_point arrived) const;
   void require_ready() const;
+  void require_place() const;
   Reply health() const;
+  Reply metrics() const;
   Reply list_models() const;
   Reply one_model(const std::string& path) const;
 
@@ -52,6 +60,7 @@ class Service {
   int64_t created_ = 0;  // Unix time of the models' rows
   bool draining_ = false;
   int64_t preparing_ = 0;
+  ServerMetrics metrics_;
   std::unordered_set<std::shared_ptr<ChatSession>> sessions_;
 };
 

@@ -54,8 +54,8 @@ class ServiceTest : public testing::Test {
       return call("POST", "/v1/chat/completions", messages + (fields.empty() ? "" : "," + fields) + "}");
     }
     // A whole reply of `text` (markers recognised) ended by <|user|>.
-    void answer(const std::string& text, size_t i = 0) {
-      engine.admit(i);
+    void answer(const std::string& text, size_t i = 0, int64_t cached_tokens = 0) {
+      engine.admit(i, cached_tokens);
       engine.tokens(model_->ids(text), i);
       engine.finish(engine::FinishReason::stop, model_->id("<|user|>"), {}, i);
       executor.run();

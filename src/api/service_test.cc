@@ -1,9 +1,11 @@
 // The endpoints over a scripted engine: models, health, what reaches the engine, what is refused. Sockets come in
 // src/http.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "api/service_fixture.h"
+#include "base/log.h"
 
 namespace tandem::api {
 namespace {
@@ -177,17 +179,196 @@ TEST_F(ServiceTest, BadBodies) {
   EXPECT_EQ(setup.service.active(), 0u);
 }
 
-TEST_F(ServiceTest, FullQueue) {
+TEST_F(ServiceTest, HealthSaysHowTheEngineIs) {
+  Setup setup;
+  engine::Status& status = setup.engine.state;
+  status.running = 2;
+  status.waiting = 3;
+  status.pool_rows = 1024;
+  status.free_rows = 256;
+  status.reclaimable_rows = 512;
+  status.kept_states = 4;
+  status.steps = 17;
+  status.seconds_since_last_step = 0.25;
+  const Json expected = {{"status", "ok"},    {"running", 2},     {"waiting", 3},
+                         {"pool_rows", 1024}, {"free_rows", 256}, {"reclaimable_rows", 512},
+                         {"kept_states", 4},  {"steps", 17},      {"seconds_since_last_step", 0.25}};
+  EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 200), expected);
+  status.seconds_since_last_step = 301;
+  const auto stuck = setup.call("GET", "/health");
+  EXPECT_EQ(only_reply(*stuck, 503)["status"], "stuck");
+  EXPECT_EQ(stuck->replies[0].headers.at(0), std::make_pair(std::string("Retry-After"), std::string("5")));
+  status.running = status.waiting = 0;  // idle for long is not stuck
+  EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 200)["status"], "ok");
+  status.waiting = 1;
+  EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 503)["status"], "stuck");
+}
+
+void expect_queue_full(const RecordingResponder& refused) {
+  expect_error(refused, 429, "rate_limit_error", nullptr, "queue_full");
+  EXPECT_FALSE(refused.opened);
+  EXPECT_EQ(refused.replies[0].headers.at(0), std::make_pair(std::string("Retry-After"), std::string("5")));
+}
+
+// Ten times more requests than places: the surplus is refused, everybody else is answered.
+TEST_F(ServiceTest, FullQueueRefusesExactlyTheSurplus) {
+  ServiceOptions options;
+  options.max_queued_requests = 3;
+  Setup setup(options);
+  setup.served.max_running = 2;
+  std::vector<std::shared_ptr<RecordingResponder>> clients;
+  for (int i = 0; i < 50; ++i) clients.push_back(setup.chat(i % 2 ? R"("stream":true)" : ""));
+  EXPECT_EQ(setup.engine.count(), 5u);
+  EXPECT_EQ(setup.service.active(), 5u);
+  for (size_t i = 5; i < 50; ++i) expect_queue_full(*clients[i]);
+  for (size_t i = 0; i < 5; ++i) {
+    setup.answer("</think>5", i);
+    EXPECT_TRUE(i % 2 ? clients[i]->closed : clients[i]->replies.at(0).status == 200) << i;
+  }
+  EXPECT_TRUE(setup.chat("")->replies.empty());  // there is room again
+}
+
+// Requests that arrive together are counted while they are being tokenised.
+TEST_F(ServiceTest, RequestsBeingPreparedTakePlaces) {
   ServiceOptions options;
   options.max_queued_requests = 1;
   Setup setup(options);
-  setup.chat("");
-  const auto refused = setup.chat(R"("stream":true)");
-  expect_error(*refused, 429, "rate_limit_error", nullptr, "queue_full");
-  EXPECT_FALSE(refused->opened);
-  EXPECT_EQ(refused->replies[0].headers.at(0), std::make_pair(std::string("Retry-After"), std::string("5")));
-  setup.answer("</think>5");
+  const std::vector<Route> routes = setup.service.routes();
+  const auto route =
+      std::find_if(routes.begin(), routes.end(), [](const Route& r) { return r.path == "/v1/chat/completions"; });
+  std::vector<std::shared_ptr<RecordingResponder>> clients;
+  for (int i = 0; i < 5; ++i) {
+    clients.push_back(std::make_shared<RecordingResponder>());
+    route->handler({"POST", route->path, "id", R"({"messages":[{"role":"user","content":"x"}]})", nullptr}, clients[i]);
+  }
+  setup.executor.run();
+  EXPECT_EQ(setup.engine.count(), 2u);
+  for (size_t i = 2; i < 5; ++i) expect_queue_full(*clients[i]);
+}
+
+// The engine has the last word.
+TEST_F(ServiceTest, QueueOfTheEngineIsFull) {
+  Setup setup;
+  setup.engine.places = 1;
   EXPECT_TRUE(setup.chat("")->replies.empty());
+  expect_queue_full(*setup.chat(R"("stream":true)"));
+  EXPECT_EQ(setup.service.active(), 1u);
+}
+
+// A request whose client reads slowly, but which the engine has finished, takes no place.
+TEST_F(ServiceTest, SlowReadersTakeNoPlace) {
+  ServiceOptions options;
+  options.max_queued_requests = 0;
+  Setup setup(options);
+  const auto slow = setup.chat(R"("stream":true)");
+  slow->is_congested = true;
+  setup.answer("</think>5");
+  EXPECT_EQ(setup.service.active(), 1u);
+  EXPECT_TRUE(setup.chat("")->replies.empty());
+  slow->drain();
+  EXPECT_TRUE(slow->closed);
+}
+
+TEST_F(ServiceTest, RequestsHaveADeadlineIfTheServerSetsOne) {
+  Setup without;
+  without.chat("");
+  EXPECT_FALSE(without.engine.request().deadline_s);
+  ServiceOptions options;
+  options.request_timeout_s = 60;
+  Setup setup(options);
+  const auto whole = setup.chat("");
+  const auto streamed = setup.chat(R"("stream":true)");
+  ASSERT_TRUE(setup.engine.request().deadline_s);
+  EXPECT_LT(*setup.engine.request().deadline_s, 60);
+  EXPECT_GT(*setup.engine.request().deadline_s, 30);
+  for (size_t i = 0; i < 2; ++i) {
+    setup.engine.admit(i);
+    setup.engine.tokens(model_->ids("</think>half"), i);
+    setup.engine.finish(engine::FinishReason::deadline, -1, {}, i);
+  }
+  setup.executor.run();
+  expect_error(*whole, 504, "server_error", nullptr, "deadline_exceeded");
+  EXPECT_EQ(Json::parse(streamed->events.at(streamed->events.size() - 2))["error"]["code"], "deadline_exceeded");
+  EXPECT_EQ(streamed->events.back(), "[DONE]");
+  EXPECT_TRUE(streamed->closed);
+  EXPECT_EQ(setup.service.active(), 0u);
+
+  options.request_timeout_s = 1e-9;  // has passed before the engine hears of the request
+  Setup late(options);
+  expect_error(*late.chat(R"("stream":true)"), 504, "server_error", nullptr, "deadline_exceeded");
+  EXPECT_EQ(late.engine.count(), 0u);
+}
+
+// A step has failed: every request ends with an error, new ones are refused, and /health says so for good.
+TEST_F(ServiceTest, BrokenEngineEndsEveryRequest) {
+  Setup setup;
+  std::vector<std::shared_ptr<RecordingResponder>> whole, streamed;
+  for (int i = 0; i < 4; ++i) {
+    whole.push_back(setup.chat(""));
+    streamed.push_back(setup.chat(R"("stream":true)"));
+  }
+  for (size_t i = 0; i < 4; ++i) setup.engine.admit(i);  // the others are still queued
+  setup.engine.tokens(model_->ids("</think>1"), 1);
+  setup.executor.run();
+  setup.engine.state.broken = true;
+  setup.engine.state.ready = false;
+  for (size_t i = 0; i < 8; ++i) setup.engine.finish(engine::FinishReason::error, -1, "a step failed", i);
+  setup.executor.run();
+  for (const auto& client : whole) expect_error(*client, 500, "server_error", nullptr, nullptr);
+  for (const auto& client : streamed) {
+    ASSERT_GE(client->events.size(), 2u);
+    EXPECT_EQ(client->events.back(), "[DONE]");
+    EXPECT_EQ(Json::parse(client->events[client->events.size() - 2])["error"]["type"], "server_error");
+    EXPECT_TRUE(client->closed);
+  }
+  EXPECT_EQ(setup.service.active(), 0u);
+  EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 503)["status"], "broken");
+  setup.service.start_draining();
+  EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 503)["status"], "broken");
+  expect_error(*setup.chat(""), 503, "server_error", nullptr, nullptr);
+}
+
+// What the log says of a request, field by field.
+TEST_F(ServiceTest, OneLogRecordForEachRequest) {
+  const auto records = [](const std::string& log) {
+    std::vector<Json> out;
+    size_t begin = 0;
+    for (size_t end; (end = log.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const Json line = Json::parse(log.substr(begin, end - begin));
+      if (line["message"].get<std::string>().rfind("request", 0) == 0 && line.contains("id")) out.push_back(line);
+    }
+    return out;
+  };
+  set_log_json(true);
+  testing::internal::CaptureStderr();
+  {
+    Setup setup;
+    setup.chat("");
+    setup.answer("</think>5 7", 0, 2);
+    setup.chat(R"("stream":true)")->leave();
+    setup.chat(R"("temperature":"hot")");
+  }
+  set_log_json(false);
+  const std::vector<Json> lines = records(testing::internal::GetCapturedStderr());
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["message"], "request");
+  EXPECT_EQ(lines[0]["id"], "test-id");
+  EXPECT_EQ(lines[0]["outcome"], "stop");
+  EXPECT_EQ(lines[0]["stream"], false);
+  EXPECT_GT(lines[0]["prompt_tokens"].get<int>(), 5);
+  EXPECT_EQ(lines[0]["cached_tokens"], 2);
+  EXPECT_EQ(lines[0]["miss"], "new prefix");
+  EXPECT_EQ(lines[0]["reply_tokens"], model_->ids("</think>5 7").size() + 1);
+  for (const auto* name : {"queue_ms", "ttft_ms", "itl_p50_ms", "itl_p99_ms", "total_ms"}) {
+    EXPECT_TRUE(lines[0][name].is_number()) << name;
+  }
+  EXPECT_EQ(lines[1]["outcome"], "abort");
+  EXPECT_EQ(lines[1]["stream"], true);
+  EXPECT_TRUE(lines[1]["ttft_ms"].is_null());
+  EXPECT_TRUE(lines[1]["itl_p99_ms"].is_null());
+  EXPECT_EQ(lines[2]["message"], "request refused");
+  EXPECT_EQ(lines[2]["status"], 400);
+  EXPECT_EQ(lines[2]["param"], "temperature");
 }
 
 TEST_F(ServiceTest, StoppingEndsWhatIsStillRunning) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <string>
@@ -38,22 +39,60 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
+// A number with three decimals at most: milliseconds measured by a clock of microseconds.
+std::string decimals(double value) {
+  std::string text = fmt::format("{:.3f}", value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+std::string json_text(const LogField::Value& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* integer = std::get_if<int64_t>(&value)) return fmt::format("{}", *integer);
+  if (const auto* real = std::get_if<double>(&value)) return std::isfinite(*real) ? decimals(*real) : "null";
+  if (const auto* text = std::get_if<std::string_view>(&value)) return fmt::format("\"{}\"", escaped(*text));
+  return "null";
+}
+
+std::string plain_text(const LogField::Value& value) {
+  const auto* text = std::get_if<std::string_view>(&value);
+  if (text && !text->empty() && text->find_first_of(" \"=\\") == std::string_view::npos) return std::string(*text);
+  return std::holds_alternative<std::monostate>(value) ? "-" : json_text(value);
+}
+
+// `members`: more members of the JSON object, each with a comma before it.
+void write_line(LogLevel level, std::string_view text, std::string_view members) {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  const std::string line = write_json ? fmt::format("{{\"time\":\"{}\",\"level\":\"{}\",\"message\":\"{}\"{}}}\n",
+                                                    stamp, name_of(level), escaped(text), members)
+                                      : fmt::format("{} {}: {}\n", stamp, name_of(level), text);
+  std::fwrite(line.data(), 1, line.size(), stderr);  // one call, so lines of several threads do not mix
+}
+
 }  // namespace
 
 void set_log_level(LogLevel level) { current_level = level; }
 void set_log_json(bool json) { write_json = json; }
 LogLevel log_level() { return current_level; }
 
-void log_line(LogLevel level, std::string_view text) {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char stamp[32];
-  std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  const std::string line = write_json ? fmt::format("{{\"time\":\"{}\",\"level\":\"{}\",\"message\":\"{}\"}}\n", stamp,
-                                                    name_of(level), escaped(text))
-                                      : fmt::format("{} {}: {}\n", stamp, name_of(level), text);
-  std::fwrite(line.data(), 1, line.size(), stderr);  // one call, so lines of several threads do not mix
+void log_line(LogLevel level, std::string_view text) { write_line(level, text, {}); }
+
+void log_record(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+  if (level > log_level()) return;
+  std::string text(message), members;
+  for (const LogField& field : fields) {
+    if (write_json) {
+      members += fmt::format(",\"{}\":{}", field.name, json_text(field.value));
+    } else {
+      text += fmt::format(" {}={}", field.name, plain_text(field.value));
+    }
+  }
+  write_line(level, text, members);
 }
 
 }  // namespace tandem

@@ -1,10 +1,14 @@
-// Log lines on stderr: one line a record, with a level. Own code because it is 40 lines over fmt and spdlog would cost
+// Log lines on stderr: one line a record, with a level. Own code because it is 100 lines over fmt and spdlog would cost
 // seconds of compile time in every file that logs.
 #pragma once
 
 #include <fmt/core.h>
 
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string_view>
+#include <variant>
 
 namespace tandem {
 
@@ -14,6 +18,23 @@ void set_log_level(LogLevel level);
 void set_log_json(bool json);
 LogLevel log_level();
 void log_line(LogLevel level, std::string_view text);
+
+// A named value of a record. Strings must outlive the call that takes the field; monostate: not known.
+struct LogField {
+  using Value = std::variant<std::monostate, bool, int64_t, double, std::string_view>;
+
+  template <typename T>
+  LogField(std::string_view field_name, const T& field_value) : name(field_name), value(field_value) {}
+  LogField(std::string_view field_name, const std::optional<double>& field_value)
+      : name(field_name), value(field_value ? Value(*field_value) : Value()) {}
+
+  std::string_view name;
+  Value value;
+};
+
+// A line that programs read: fields of their own in JSON, else "message name=value ..." with "-" for what is not known
+// and quotes around what holds spaces.
+void log_record(LogLevel level, std::string_view message, std::initializer_list<LogField> fields);
 
 template <typename... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {

@@ -80,12 +80,19 @@ class Renderer {
   explicit Renderer(const Conversation& conversation) : conversation_(conversation) {}
 
   Prompt run() {
+    PromptBorders& borders = prompt_.borders;
     owned("[gMASK]<sop>");
+    borders.effort_begin = border();
     effort_line();
+    borders.effort_end = border();
     tool_block();
     const std::vector<Message>& messages = conversation_.messages;
     find_last_user();
-    for (std::size_t i = 0; i < messages.size();) {
+    borders.messages = border();
+    std::size_t i = 0;
+    while (i < messages.size() && messages[i].role == Role::system) turn("<|system|>", messages[i++]);
+    borders.system_end = border();
+    while (i < messages.size()) {
       switch (messages[i].role) {
         case Role::system: turn("<|system|>", messages[i++]); break;
         case Role::user: turn("<|user|>", messages[i++]); break;
@@ -94,6 +101,7 @@ class Renderer {
         case Role::other: ++i; break;
       }
     }
+    borders.history_end = border();
     if (conversation_.add_generation_prompt) {
       owned("<|assistant|><think>");
       if (!conversation_.thinking) owned(kThinkEnd);
@@ -105,10 +113,12 @@ class Renderer {
  private:
   void append(std::string_view text, text::AddedTokens kind) {
     if (text.empty()) return;
-    if (prompt_.segments.empty() || prompt_.segments.back().added_tokens != kind)
+    if (prompt_.segments.size() == border_ || prompt_.segments.back().added_tokens != kind)
       prompt_.segments.push_back({{}, kind});
     prompt_.segments.back().text += text;
   }
+  // The next text begins a segment of its own; returns that segment's index. It must begin with a role marker.
+  std::size_t border() { return border_ = prompt_.segments.size(); }
   // Text of the template, whose markers are tokens; and text of the conversation, whose markers must stay plain (B.6).
   void owned(std::string_view text) { append(text, text::AddedTokens::recognise); }
   void literal(std::string_view text) { append(text, text::AddedTokens::literal); }
@@ -252,6 +262,7 @@ class Renderer {
 
   const Conversation& conversation_;
   Prompt prompt_;
+  std::size_t border_ = 0;  // number of segments that are complete
   std::vector<ToolLine> tools_;
   std::unordered_map<std::string, std::vector<std::size_t>> tools_by_name_;
   std::size_t after_last_user_ = 0;  // reasoning from this message on is never cleared

@@ -1,6 +1,7 @@
 // The native prompt renderer: byte for byte the pinned hub template (spec/frontend.md C.2-C.6).
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -9,9 +10,20 @@
 
 namespace tandem::chat {
 
+// Places where a later prompt is likely to part from this one. A border lies before segment [index] (or at the end of
+// the prompt), and that segment begins with an added token. No token crosses an added token, so the ids up to a border
+// are the ids of the text up to it, and segments between two borders can be encoded by themselves.
+struct PromptBorders {
+  std::size_t effort_begin = 0, effort_end = 0;  // the effort line; equal: there is none
+  std::size_t messages = 0;                      // the first message; before it lie effort line and tools
+  std::size_t system_end = 0;                    // the first message that is not a system message
+  std::size_t history_end = 0;                   // the generation prompt
+};
+
 struct Prompt {
   std::vector<text::TextSegment> segments;  // template-owned text recognises added tokens, message text does not (B.6)
-  bool reasoning_open = false;              // the prompt ends inside <think>
+  PromptBorders borders;
+  bool reasoning_open = false;  // the prompt ends inside <think>
 
   std::string text() const;  // all segments joined
 };

@@ -36,7 +36,9 @@ TEST(Render, SegmentsSeparateTheTemplateFromTheConversation) {
   conversation.messages[1].reasoning_content = "r";
   const Prompt prompt = render(conversation);
   const std::vector<std::pair<std::string, AddedTokens>> expected{
-      {"[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>", AddedTokens::recognise},
+      {"[gMASK]<sop>", AddedTokens::recognise},
+      {"<|system|>Reasoning Effort: Max", AddedTokens::recognise},
+      {"<|user|>", AddedTokens::recognise},
       {"Hi", AddedTokens::literal},
       {"<|assistant|><think>", AddedTokens::recognise},
       {"r", AddedTokens::literal},

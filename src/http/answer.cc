@@ -17,6 +17,7 @@ Answer::~Answer() {
 
 void Answer::reply(api::Reply reply) {
   if (!open() || streaming_) return;
+  status_ = reply.status;
   Headers headers = framing_.headers;
   headers.emplace_back("Date", http_date(std::time(nullptr)));
   for (auto& header : reply.headers) headers.push_back(std::move(header));
@@ -34,6 +35,7 @@ void Answer::reply(api::Reply reply) {
 void Answer::open_stream() {
   if (!open() || streaming_) return;
   streaming_ = true;
+  status_ = 200;
   Headers headers = framing_.headers;
   headers.emplace_back("Date", http_date(std::time(nullptr)));
   headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");

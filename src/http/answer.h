@@ -49,6 +49,7 @@ class Answer : public api::Responder {
   void drained();
   void lost();
   void send_keepalive();
+  int status() const { return status_; }  // 0: nothing has been sent yet
 
  private:
   void send_piece(std::string_view bytes);
@@ -57,6 +58,7 @@ class Answer : public api::Responder {
 
   std::shared_ptr<Outlet> outlet_;
   Framing framing_;
+  int status_ = 0;
   bool streaming_ = false, complete_ = false, gone_ = false;
   std::function<void()> on_drained_, on_gone_;
 };

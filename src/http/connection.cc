@@ -25,6 +25,7 @@ namespace {
 
 constexpr size_t read_bytes = 16 * 1024;
 constexpr size_t max_request_id = 256;
+constexpr int client_gone = 499;  // as nginx counts a client that left before an answer
 
 using Fields = beast::http::fields;
 
@@ -86,17 +87,17 @@ std::optional<ApiError> check_protocol(const beast::http::request<beast::http::s
 
 }  // namespace
 
-Connection::Connection(asio::ip::tcp::socket socket, const Router& router, const Limits& limits,
-                       const BodyBudget& bodies, std::function<void(Connection*)> on_closed)
+Connection::Connection(asio::ip::tcp::socket socket, const Shared& shared, std::function<void(Connection*)> on_closed)
     : socket_(std::move(socket)),
-      router_(router),
-      limits_(limits),
-      bodies_(bodies),
+      router_(shared.router),
+      limits_(shared.limits),
+      bodies_(shared.bodies),
+      observer_(shared.observer),
       on_closed_(std::move(on_closed)),
       deadline_(socket_.get_executor()),
       write_deadline_(socket_.get_executor()),
       keepalive_(socket_.get_executor()),
-      buffer_(limits.header_bytes + limits.pipelined_bytes + 4 * read_bytes) {}
+      buffer_(limits_.header_bytes + limits_.pipelined_bytes + 4 * read_bytes) {}
 
 void Connection::start() {
   ErrorCode ignored;
@@ -112,13 +113,15 @@ void Connection::shut_down() {
 void Connection::close() {
   if (state_ == State::closed) return;
   const auto self = shared_from_this();
+  const auto answer = answer_.lock();
+  if (state_ == State::busy && !answered_) report(answer && answer->status() > 0 ? answer->status() : client_gone);
   state_ = State::closed;
   ErrorCode ignored;
   socket_.close(ignored);
   deadline_.cancel();
   write_deadline_.cancel();
   keepalive_.cancel();
-  if (const auto answer = answer_.lock()) answer->lost();
+  if (answer) answer->lost();
   on_closed_(this);
 }
 
@@ -191,8 +194,12 @@ void Connection::read_head() {
 
 void Connection::on_head(ErrorCode error) {
   if (state_ == State::closed) return;
+  head_time_ = std::chrono::steady_clock::now();
+  method_.clear();
+  decision_ = {};
   if (error) return on_parse_error(error);
   const auto& message = parser_->get();
+  method_ = std::string(message.method_string());
   request_id_ = choose_request_id(message);
   framing_ = {message.version() == 11, message.keep_alive(), message.method() == beast::http::verb::head,
               router_.common_headers()};
@@ -336,7 +343,16 @@ void Connection::set_keepalive(bool on) {
   });
 }
 
-void Connection::end_answer(bool keep_alive) { answered_ = keep_alive; }
+void Connection::end_answer(bool keep_alive) {
+  answered_ = keep_alive;
+  if (const auto answer = answer_.lock()) report(answer->status());
+}
+
+void Connection::report(int status) {
+  if (!observer_) return;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - head_time_).count();
+  observer_({method_, decision_.route ? decision_.route->path : std::string(), status, seconds});
+}
 
 void Connection::abandoned() {
   asio::post(socket_.get_executor(), [self = shared_from_this()] {

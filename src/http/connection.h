@@ -7,6 +7,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,9 +23,16 @@ namespace tandem::http {
 
 class Connection : public Outlet, public std::enable_shared_from_this<Connection> {
  public:
-  // `router`, `limits` and `bodies` must outlive the connection; on_closed is called once.
-  Connection(boost::asio::ip::tcp::socket socket, const Router& router, const Limits& limits, const BodyBudget& bodies,
-             std::function<void(Connection*)> on_closed);
+  // What belongs to the server and outlives its connections.
+  struct Shared {
+    const Router& router;
+    const Limits& limits;
+    const BodyBudget& bodies;
+    const api::HttpObserver& observer;  // told of every request that got as far as its head; may be empty
+  };
+
+  // on_closed is called once.
+  Connection(boost::asio::ip::tcp::socket socket, const Shared& shared, std::function<void(Connection*)> on_closed);
 
   void start();
   void shut_down();  // closes now if no request is being answered, else after the answer
@@ -58,11 +66,13 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void next_request();
   void linger();
   std::shared_ptr<Answer> make_answer();
+  void report(int status);
 
   boost::asio::ip::tcp::socket socket_;
   const Router& router_;
   const Limits& limits_;
   const BodyBudget& bodies_;
+  const api::HttpObserver& observer_;
   std::function<void(Connection*)> on_closed_;
 
   State state_ = State::idle;
@@ -76,7 +86,8 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   std::optional<Parser> parser_;
   Decision decision_;
   std::shared_ptr<BodyBudget::Share> body_share_;
-  std::string request_id_;
+  std::string request_id_, method_;
+  std::chrono::steady_clock::time_point head_time_;  // when the head had been read
   Framing framing_;
   std::weak_ptr<Answer> answer_;
 

@@ -73,6 +73,7 @@ struct Server::State {
   asio::steady_timer accept_timer{io}, grace_timer{io};
   asio::thread_pool pool;
   std::optional<Router> router;
+  api::HttpObserver observer;
   bool loopback = false;
   uint16_t port = 0;
   std::thread thread;
@@ -135,12 +136,12 @@ void Server::State::accept() {
       });
       return;
     }
-    auto connection =
-        std::make_shared<Connection>(std::move(socket), *router, options.limits, bodies, [this](Connection* closed) {
-          connections.erase(closed);
-          if (closing && connections.empty()) io.stop();
-          if (!accepting) accept();
-        });
+    const Connection::Shared shared{*router, options.limits, bodies, observer};
+    auto connection = std::make_shared<Connection>(std::move(socket), shared, [this](Connection* closed) {
+      connections.erase(closed);
+      if (closing && connections.empty()) io.stop();
+      if (!accepting) accept();
+    });
     connections.emplace(connection.get(), connection);
     connection->start();
     accept();
@@ -191,7 +192,11 @@ std::string Server::url() const {
   return fmt::format("http://{}:{}", v6 ? "[" + host + "]" : host, state_->port);
 }
 
-void Server::start(std::vector<api::Route> routes) {
+void Server::start(std::vector<api::Route> routes, api::HttpObserver observer) {
+  for (api::Route& route : routes) {
+    if (route.monitoring) route.open = state_->options.open_metrics.value_or(state_->loopback);
+  }
+  state_->observer = std::move(observer);
   state_->router.emplace(std::move(routes), KeyRing(state_->options.api_keys), state_->loopback, state_->options.host);
   state_->guard.emplace(state_->io.get_executor());
   asio::post(state_->io, [this] { state_->accept(); });

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct ServerOptions {
   uint16_t port = 8012;               // 0: any free port
   std::vector<std::string> api_keys;  // none: open to whoever can connect
   bool insecure = false;              // allow listening beyond loopback without a key
+  std::optional<bool> open_metrics;   // monitoring routes need no key; not set: on a loopback listener
   int workers = 1;
   Limits limits;
 };
@@ -34,8 +36,9 @@ class Server : public api::Executor {
   uint16_t port() const;
   std::string url() const;  // "http://127.0.0.1:8012"
 
-  // Starts the threads. Handlers are called on the io thread and must stay valid until close().
-  void start(std::vector<api::Route> routes);
+  // Starts the threads. Handlers and `observer` are called on the io thread and must stay valid until
+  // close().
+  void start(std::vector<api::Route> routes, api::HttpObserver observer = {});
 
   // From now on SIGTERM and SIGINT end wait_for_stop() instead of the process.
   void catch_stop_signals();
