@@ -1,0 +1,165 @@
+// Header, then for each step its length and bytes, and once it has run a mark and the checksum of its logits.
+#include "engine/step_recording.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr std::array<char, 8> magic = {'T', 'N', 'D', 'M', 'S', 'T', 'E', 'P'};
+constexpr uint32_t version = 1;
+constexpr uint32_t mark_of_result = 0x544C5352;  // "RSLT"
+constexpr size_t longest_name = 255;
+
+// The header's numbers, in the order of the layout.
+struct HeaderFields {
+  uint32_t version = 0;
+  int32_t slots = 0, max_rows = 0, max_logit_rows = 0, kept_states = 0, page_rows = 0;
+  int64_t pages = 0, max_stream_pages = 0;
+  uint32_t cache_type = 0;
+  int32_t tensor_parallel_size = 0, decode_context_parallel_size = 0;
+  uint32_t config_crc = 0, name_length = 0, reserved = 0;
+};
+static_assert(sizeof(HeaderFields) == 64 && std::has_unique_object_representations_v<HeaderFields>);
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+HeaderFields fields_of(const RecordingHeader& header, size_t name_length) {
+  const forward::Capacity& capacity = header.capacity;
+  return {.version = version,
+          .slots = capacity.slots,
+          .max_rows = capacity.max_rows,
+          .max_logit_rows = capacity.max_logit_rows,
+          .kept_states = capacity.kept_states,
+          .page_rows = capacity.page_rows,
+          .pages = capacity.pages,
+          .max_stream_pages = capacity.max_stream_pages,
+          .cache_type = static_cast<uint32_t>(capacity.cache_type),
+          .tensor_parallel_size = header.ranks.tensor_parallel_size,
+          .decode_context_parallel_size = header.ranks.decode_context_parallel_size,
+          .config_crc = header.config_crc,
+          .name_length = static_cast<uint32_t>(name_length),
+          .reserved = 0};
+}
+
+}  // namespace
+
+uint32_t crc_of_logits(std::span<const float> logits) { return crc32c(std::as_bytes(logits)); }
+
+StepRecorder::StepRecorder(StepRunner& runner, const std::filesystem::path& file, const RecordingHeader& header)
+    : runner_(runner), name_(file.string()), file_(std::fopen(file.c_str(), "wb")) {
+  if (!file_) throw Error(ErrorCode::resource, name_, std::strerror(errno), "a file that can be written");
+  const std::string model = header.model.substr(0, longest_name);
+  std::vector<std::byte> bytes;
+  const auto add = [&](std::span<const std::byte> more) { bytes.insert(bytes.end(), more.begin(), more.end()); };
+  add(bytes_of(magic));
+  add(bytes_of(fields_of(header, model.size())));
+  add(std::as_bytes(std::span(model)));
+  add(bytes_of(crc32c(bytes)));
+  write(bytes);
+}
+
+void StepRecorder::write(std::span<const std::byte> bytes) {
+  if (!file_) return;
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0) return;
+  log(LogLevel::error, "{}: {}; the recording of steps ends here", name_, std::strerror(errno));
+  file_.reset();
+}
+
+void StepRecorder::run(const forward::Step& step) {
+  if (file_) {
+    forward::write_step(step, step_);
+    write(bytes_of(static_cast<uint32_t>(step_.size())));
+    write(step_);
+  }
+  runner_.run(step);
+  if (file_) write(bytes_of(std::array<uint32_t, 2>{mark_of_result, crc_of_logits(runner_.logits())}));
+}
+
+RecordingReader::RecordingReader(std::span<const std::byte> bytes, std::string name)
+    : bytes_(bytes), name_(std::move(name)) {
+  read_header();
+}
+
+void RecordingReader::bad(const std::string& found, const std::string& expected) const {
+  throw Error(ErrorCode::bad_file, fmt::format("{}: byte {}", name_, at_), found, expected);
+}
+
+void RecordingReader::read_header() {
+  constexpr size_t fixed = magic.size() + sizeof(HeaderFields);
+  if (bytes_.size() < fixed + 4) bad(fmt::format("{} bytes", bytes_.size()), "a recording of steps");
+  if (std::memcmp(bytes_.data(), magic.data(), magic.size()) != 0) bad("other first bytes", "a recording of steps");
+  HeaderFields fields;
+  std::memcpy(&fields, bytes_.data() + magic.size(), sizeof fields);
+  if (fields.version != version) bad(fmt::format("version {}", fields.version), fmt::format("version {}", version));
+  if (fields.name_length > longest_name || bytes_.size() < fixed + fields.name_length + 4)
+    bad(fmt::format("a name of {} bytes", fields.name_length), fmt::format("at most {}", longest_name));
+  const size_t end = fixed + fields.name_length;
+  uint32_t crc = 0;
+  std::memcpy(&crc, bytes_.data() + end, 4);
+  if (crc != crc32c(bytes_.first(end))) bad("a header with a wrong checksum", "an undamaged one");
+  if (fields.cache_type > static_cast<uint32_t>(forward::CacheType::bf16))
+    bad(fmt::format("cache type {}", fields.cache_type), "0 or 1");
+  constexpr int64_t most = int64_t{1} << 31;
+  if (fields.slots < 1 || fields.max_rows < 1 || fields.max_logit_rows < 1 || fields.kept_states < 0 ||
+      fields.page_rows < 1 || fields.pages < 2 || fields.pages > most || fields.max_stream_pages < 0 ||
+      fields.max_stream_pages > most)
+    bad("sizes that no model has", "slots, rows and pages");
+  header_.capacity = {.slots = fields.slots,
+                      .pages = fields.pages,
+                      .max_stream_pages = fields.max_stream_pages,
+                      .max_rows = fields.max_rows,
+                      .max_logit_rows = fields.max_logit_rows,
+                      .kept_states = fields.kept_states,
+                      .page_rows = fields.page_rows,
+                      .cache_type = static_cast<forward::CacheType>(fields.cache_type)};
+  header_.ranks = {.rank = 0,
+                   .tensor_parallel_size = fields.tensor_parallel_size,
+                   .decode_context_parallel_size = fields.decode_context_parallel_size};
+  header_.config_crc = fields.config_crc;
+  header_.model.assign(reinterpret_cast<const char*>(bytes_.data()) + fixed, fields.name_length);
+  at_ = end + 4;
+}
+
+bool RecordingReader::next(RecordedStep& recorded) {
+  recorded.logits_crc.reset();
+  const size_t left = bytes_.size() - at_;
+  if (left == 0) return false;
+  uint32_t length = 0;
+  if (left >= 4) std::memcpy(&length, bytes_.data() + at_, 4);
+  if (left < 4 || left - 4 < length) {
+    is_cut_off_ = true;
+    return false;
+  }
+  try {
+    forward::read_step(bytes_.subspan(at_ + 4, length), recorded.step);
+  } catch (const Error& e) {
+    bad(e.what(), "a step");
+  }
+  at_ += 4 + size_t{length};
+  std::array<uint32_t, 2> result{};
+  if (bytes_.size() - at_ < sizeof result) {  // the step did not end, or its result was not written whole
+    is_cut_off_ = bytes_.size() != at_;
+    at_ = bytes_.size();
+    return true;
+  }
+  std::memcpy(&result, bytes_.data() + at_, sizeof result);
+  if (result[0] != mark_of_result) bad("no result after a step", "one");
+  recorded.logits_crc = result[1];
+  at_ += sizeof result;
+  return true;
+}
+
+}  // namespace tandem::engine

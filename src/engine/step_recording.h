@@ -1,0 +1,78 @@
+// A recorded list of steps: what was run, and a checksum of what came out, so that a bug replays without HTTP and
+// without the engine (design.md 3). Layout in docs/internals/formats.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/step_runner.h"
+#include "forward/text_model.h"
+
+namespace tandem::engine {
+
+struct RecordingHeader {
+  forward::Capacity capacity;  // of each rank
+  forward::Ranks ranks;        // sizes
+  std::string model;           // name, for people
+  uint32_t config_crc = 0;     // CRC32C of config.json
+};
+
+// Runs steps on another runner and writes them down. A step is in the file before it runs. A file that cannot be
+// written any longer ends the recording, not the engine.
+class StepRecorder : public StepRunner {
+ public:
+  // `runner` must outlive the recorder. Throws Error(resource) when the file cannot be made.
+  StepRecorder(StepRunner& runner, const std::filesystem::path& file, const RecordingHeader& header);
+
+  void run(const forward::Step& step) override;
+  std::span<const float> logits() const override { return runner_.logits(); }
+
+ private:
+  void write(std::span<const std::byte> bytes);
+
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  StepRunner& runner_;
+  const std::string name_;
+  std::unique_ptr<std::FILE, Close> file_;  // null: the recording has ended
+  std::vector<std::byte> step_;
+};
+
+struct RecordedStep {
+  forward::Step step;
+  std::optional<uint32_t> logits_crc;  // absent: the step did not end
+};
+
+class RecordingReader {
+ public:
+  // `bytes` must outlive the reader; `name` is for errors. Throws Error(bad_file), as next() does, naming the byte.
+  RecordingReader(std::span<const std::byte> bytes, std::string name);
+
+  const RecordingHeader& header() const { return header_; }
+  // False at the end of the file. `recorded` keeps its memory.
+  bool next(RecordedStep& recorded);
+  // The writer was stopped in the middle of a step's bytes; what came before is whole.
+  bool is_cut_off() const { return is_cut_off_; }
+
+ private:
+  [[noreturn]] void bad(const std::string& found, const std::string& expected) const;
+  void read_header();
+
+  std::span<const std::byte> bytes_;
+  std::string name_;
+  size_t at_ = 0;
+  RecordingHeader header_;
+  bool is_cut_off_ = false;
+};
+
+uint32_t crc_of_logits(std::span<const float> logits);
+
+}  // namespace tandem::engine

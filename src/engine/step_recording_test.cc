@@ -1,0 +1,154 @@
+// Recordings: what was written is read, replays give the same checksums, and damaged files are refused.
+#include "engine/step_recording.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/scheduler_fixture.h"
+
+namespace tandem::engine {
+namespace {
+
+class RecordingTest : public ::testing::Test {
+ protected:
+  void SetUp() override { set_log_level(LogLevel::error); }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  // A few requests on a recorded model.
+  std::vector<std::byte> record(bool last_step_fails = false) {
+    FakeModel model(model_options_);
+    StepRecorder recorder(model, path_, header());
+    Scheduler scheduler(options_for(model_options_, 16));
+    for (int i = 0; i < 4; ++i)
+      scheduler.submit(
+          greedy(some_prompt(20 + i, i / 2), 6), [](const Event&) {}, Time{0});
+    while (const forward::Step* step = scheduler.schedule(Time{0})) {
+      recorder.run(*step);
+      scheduler.complete(recorder.logits(), Time{0});
+    }
+    steps_ = model.steps;
+    if (last_step_fails) {
+      model.before_step = [](FakeModel&) { throw std::runtime_error("a fault"); };
+      EXPECT_THROW(recorder.run(steps_.back()), std::runtime_error);
+    }
+    std::ifstream file(path_, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto bytes = std::as_bytes(std::span(text));
+    return {bytes.begin(), bytes.end()};
+  }
+  RecordingHeader header() const {
+    RecordingHeader header;
+    header.capacity = options_for(model_options_, 16).capacity;
+    header.capacity.cache_type = forward::CacheType::bf16;
+    header.ranks.tensor_parallel_size = 2;
+    header.model = "fake";
+    header.config_crc = 0x12345678;
+    return header;
+  }
+
+  const FakeModelOptions model_options_{.slots = 2, .page_rows = 16, .records = 4};
+  const std::filesystem::path path_ =
+      std::filesystem::temp_directory_path() / ("tandem_recording_" + std::to_string(::getpid()));
+  std::vector<forward::Step> steps_;
+};
+
+TEST_F(RecordingTest, ReplaysGiveTheSameChecksums) {
+  const auto bytes = record();
+  RecordingReader reader(bytes, "file");
+  EXPECT_EQ(reader.header().model, "fake");
+  EXPECT_EQ(reader.header().config_crc, 0x12345678u);
+  EXPECT_EQ(reader.header().capacity.slots, 2);
+  EXPECT_EQ(reader.header().capacity.pages, model_options_.pages);
+  EXPECT_EQ(reader.header().capacity.cache_type, forward::CacheType::bf16);
+  EXPECT_EQ(reader.header().ranks.tensor_parallel_size, 2);
+  FakeModel model(model_options_);
+  RecordedStep recorded;
+  size_t count = 0;
+  for (; reader.next(recorded); ++count) {
+    ASSERT_LT(count, steps_.size());
+    EXPECT_EQ(recorded.step, steps_[count]);
+    model.run(recorded.step);
+    ASSERT_TRUE(recorded.logits_crc);
+    EXPECT_EQ(*recorded.logits_crc, crc_of_logits(model.logits()));
+  }
+  EXPECT_EQ(count, steps_.size());
+  EXPECT_GT(count, 10u);
+  EXPECT_FALSE(reader.is_cut_off());
+}
+
+TEST_F(RecordingTest, AFailedStepIsTheLastOneAndHasNoResult) {
+  const auto bytes = record(true);
+  RecordingReader reader(bytes, "file");
+  RecordedStep recorded;
+  size_t count = 0;
+  while (reader.next(recorded)) EXPECT_EQ(recorded.logits_crc.has_value(), ++count <= steps_.size());
+  EXPECT_EQ(count, steps_.size() + 1);
+  EXPECT_EQ(recorded.step, steps_.back());
+  EXPECT_FALSE(reader.is_cut_off());
+}
+
+TEST_F(RecordingTest, ACutOffFileIsReadToItsLastWholeStep) {
+  const auto bytes = record();
+  size_t last = 0;
+  for (size_t length = 100; length < bytes.size(); ++length) {
+    RecordingReader reader(std::span<const std::byte>(bytes).first(length), "file");
+    RecordedStep recorded;
+    size_t count = 0;
+    while (reader.next(recorded)) EXPECT_EQ(recorded.step, steps_[count++]);
+    EXPECT_GE(count, last);
+    last = count;
+  }
+}
+
+TEST_F(RecordingTest, DamageIsFound) {
+  const auto bytes = record();
+  const auto refused = [](std::vector<std::byte> damaged) {
+    try {
+      RecordingReader reader(damaged, "file");
+      RecordedStep recorded;
+      while (reader.next(recorded)) {
+      }
+      return reader.is_cut_off();  // a length beyond the file
+    } catch (const Error& e) {
+      return e.code() == ErrorCode::bad_file && e.where().find("file: byte ") == 0;
+    }
+  };
+  for (size_t at = 0; at < std::min<size_t>(bytes.size(), 1500); ++at) {
+    auto damaged = bytes;
+    damaged[at] ^= std::byte{0x40};
+    const bool is_crc_of_logits = !refused(damaged);
+    if (!is_crc_of_logits) continue;
+    // The checksums of results are what a replay compares; all else is covered.
+    RecordingReader whole(bytes, "file"), other(damaged, "file");
+    RecordedStep a, b;
+    bool differs = false;
+    while (whole.next(a) && other.next(b)) differs = differs || a.logits_crc != b.logits_crc;
+    EXPECT_TRUE(differs) << at;
+  }
+  EXPECT_TRUE(refused({}));
+  EXPECT_TRUE(refused(std::vector<std::byte>(200)));
+}
+
+TEST_F(RecordingTest, AFileThatCannotBeMadeIsAResourceError) {
+  FakeModel model(model_options_);
+  try {
+    const StepRecorder recorder(model, "/nowhere/at/all", header());
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::resource);
+  }
+}
+
+TEST_F(RecordingTest, AFullDiskEndsTheRecordingAndNotTheEngine) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  FakeModel model(model_options_);
+  StepRecorder recorder(model, "/dev/full", header());
+  recorder.run(forward::single_stream_step(std::vector<int32_t>{1, 2, 3}, 0, 1));
+  EXPECT_EQ(model.step_count, 1);
+}
+
+}  // namespace
+}  // namespace tandem::engine
