@@ -27,6 +27,7 @@ constexpr int64_t group = 32;  // values of a step
 // How a step of 32 weights and their 32 values become two vectors each. BF16 and what is decoded from FP8 use the order
 // of Pair, fp32 rows their natural order; zeros fill the last step of a slice.
 struct LoadF32 {
+  static constexpr bool ordered = false;
   static constexpr int64_t bytes = 4;
   static constexpr bool streamed = false;
   static inline Pair weights(const std::byte* p) {
@@ -44,6 +45,7 @@ struct LoadF32 {
   static inline Vec values_half(const float* p, int half) { return load(p + 16 * half); }
 };
 struct LoadBf16 {
+  static constexpr bool ordered = false;
   static constexpr int64_t bytes = 2;
   static constexpr bool streamed = true;
   static inline Pair weights(const std::byte* p) { return bf16_pair(p); }
@@ -57,12 +59,25 @@ struct LoadBf16 {
 };
 // A panel of fill_panel(): fp32 in the order of Pair, filled up to whole steps.
 struct LoadPanel {
+  static constexpr bool ordered = false;
   static constexpr int64_t bytes = 4;
   static constexpr bool streamed = false;
   static inline Pair weights(const std::byte* p) { return LoadF32::weights(p); }
   static inline Pair values(const float* p) { return float_pair(p); }
   static inline Vec weights_half(const std::byte* p, int half) { return LoadF32::weights_half(p, half); }
   static inline Vec values_half(const float* p, int half) { return LoadBf16::values_half(p, half); }
+};
+
+// The same weights against values that order_values() has put into the order of Pair, filled up to whole steps.
+struct LoadBf16Ordered : LoadBf16 {
+  static constexpr bool ordered = true;
+  static inline Pair values(const float* p) { return LoadF32::values(p); }
+  static inline Vec values_half(const float* p, int half) { return load(p + 16 * half); }
+};
+struct LoadPanelOrdered : LoadPanel {
+  static constexpr bool ordered = true;
+  static inline Pair values(const float* p) { return LoadF32::values(p); }
+  static inline Vec values_half(const float* p, int half) { return load(p + 16 * half); }
 };
 
 // One slice: part[r][o] = Σ_k w[o][k]·x[r][k], k < n; w and x point at the slice's first column.
@@ -107,13 +122,15 @@ static inline void slice_sum(const std::byte* const* w, const float* x, int64_t 
   }
   if (k < n) {
     float values[rows][group] = {};
-    for (int r = 0; r < rows; ++r)
-      std::memcpy(values[r], x + r * x_stride + k, static_cast<size_t>(n - k) * sizeof(float));
+    for (int r = 0; r < rows; ++r) {
+      const auto count = Load::ordered ? group : n - k;  // ordered values end with zeros
+      std::memcpy(values[r], x + r * x_stride + k, static_cast<size_t>(count) * sizeof(float));
+    }
     for (int o = 0; o < outputs; ++o) {
       std::byte rest[group * Load::bytes] = {};
       std::memcpy(rest, w[o] + k * Load::bytes, static_cast<size_t>((n - k) * Load::bytes));
       // A panel is whole steps already, and its order is not that of its columns.
-      const Pair weight = Load::weights(std::is_same_v<Load, LoadPanel> ? w[o] + k * Load::bytes : rest);
+      const Pair weight = Load::weights(std::is_base_of_v<LoadPanel, Load> ? w[o] + k * Load::bytes : rest);
       for (int r = 0; r < rows; ++r) {
         const Pair value = Load::values(values[r]);
         acc[r][o] = fma(weight.second, value.second, fma(weight.first, value.first, acc[r][o]));
@@ -278,23 +295,60 @@ static inline int64_t matmul_row(const MatmulTile& t, int64_t first_end, int64_t
   return output;
 }
 
-// Many rows against a BF16 matrix of one slice and one leaf: sums go straight to y.
-static inline void matmul_panel(const MatmulTile& t, int64_t output) {
-  const int64_t columns = t.last_column - t.first_column;
-  alignas(64) float panel[output_block][slice_length];
-  const std::byte* rows[output_block];
-  for (int o = 0; o < output_block; ++o) {
-    fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
-    rows[o] = reinterpret_cast<const std::byte*>(panel[o]);
+// Values of a tile in the order of Pair, each row filled up to whole steps with zeros.
+constexpr int64_t ordered_floats = 64 * 1024;
+static inline int64_t ordered_stride(int64_t columns) { return (columns + group - 1) / group * group; }
+static inline void order_values(const MatmulTile& t, int64_t columns, float* out) {
+  const int64_t stride = ordered_stride(columns);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const float* x = t.x + r * t.x_stride + t.first_column;
+    for (int64_t k = 0; k < stride; k += group) {
+      float rest[group] = {};
+      if (k + group > columns) std::memcpy(rest, x + k, static_cast<size_t>(columns - k) * sizeof(float));
+      const Pair pair = float_pair(k + group > columns ? rest : x + k);
+      store(out + r * stride + k, pair.first);
+      store(out + r * stride + k + 16, pair.second);
+    }
   }
+}
+
+// One group of outputs of a matrix of one slice and one leaf, for all rows: sums go straight to y.
+template <typename Load>
+static inline void ordered_outputs(const MatmulTile& t, int64_t output, int64_t columns, const std::byte* const* w,
+                                   const float* values) {
+  const int64_t stride = ordered_stride(columns);
   const int64_t blocks = (t.rows + row_block - 1) / row_block, even = (t.rows + blocks - 1) / blocks;
   for (int64_t r = 0; r < t.rows; r += even) {
     const int64_t block = t.rows - r < even ? t.rows - r : even;
     float part[row_block][output_block];
-    slice_sum_rows<LoadPanel, output_block>(block, rows, t.x + r * t.x_stride + t.first_column, t.x_stride, columns,
-                                            part);
+    slice_sum_rows<Load, output_block>(block, w, values + r * stride, stride, columns, part);
     for (int64_t i = 0; i < block; ++i) std::memcpy(t.y + (r + i) * t.y_stride + output, part[i], sizeof part[i]);
   }
+}
+
+// Several rows against a BF16 or FP8 matrix of one slice and one leaf. Values are put in order once for all outputs;
+// with more rows than two blocks the weights are unpacked once, too. Returns the first output that is left.
+static inline int64_t matmul_ordered(const MatmulTile& t, int64_t output) {
+  const int64_t columns = t.last_column - t.first_column;
+  if (output + output_block > t.last_output || t.rows * ordered_stride(columns) > ordered_floats) return output;
+  alignas(64) float values[ordered_floats];
+  order_values(t, columns, values);
+  const bool panel_pays = t.w->format == WeightFormat::fp8_block || t.rows > 2 * row_block;
+  alignas(64) float panel[output_block][slice_length];
+  const std::byte* rows[output_block];
+  for (; output + output_block <= t.last_output; output += output_block) {
+    for (int o = 0; o < output_block; ++o) {
+      if (panel_pays) fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
+      rows[o] = panel_pays ? reinterpret_cast<const std::byte*>(panel[o])
+                           : t.w->data + ((output + o) * stored_columns(*t.w) + t.first_column) * LoadBf16::bytes;
+    }
+    if (panel_pays) {
+      ordered_outputs<LoadPanelOrdered>(t, output, columns, rows, values);
+    } else {
+      ordered_outputs<LoadBf16Ordered>(t, output, columns, rows, values);
+    }
+  }
+  return output;
 }
 
 static inline bool is_one_slice(const MatmulTile& t) {
@@ -308,9 +362,7 @@ static void matmul(const MatmulTile& t) {
   const int64_t second_begin = cut > t.first_column ? cut : t.first_column;
   int64_t start = t.first_output;
   if (t.rows == 1 && t.w->format == WeightFormat::bf16) start = matmul_row(t, first_end, second_begin);
-  if (t.rows > row_block && t.w->format != WeightFormat::f32 && is_one_slice(t)) {
-    for (; start + output_block <= t.last_output; start += output_block) matmul_panel(t, start);
-  }
+  if (t.rows > 1 && t.w->format != WeightFormat::f32 && is_one_slice(t)) start = matmul_ordered(t, start);
   for (int64_t output = start; output < t.last_output; output += output_block) {
     const int64_t outputs = t.last_output - output < output_block ? t.last_output - output : output_block;
     float leaf0[max_tile_rows][output_block], leaf1[max_tile_rows][output_block];
