@@ -162,11 +162,11 @@ struct Remedy {
   std::function<std::string(const PlanSettings&)> text;
 };
 
-// Sixteenths of what was set, down to `smallest`.
+// Sixteenths of what was set, then quarters of what is left, down to `smallest`.
 template <typename T>
 bool step_down(T& value, T set, T smallest) {
   if (value <= smallest) return false;
-  value = std::max<T>(smallest, value - std::max<T>(1, set / 16));
+  value = std::max<T>(smallest, value - std::max<T>(1, std::min<T>(set / 16, value / 4)));
   return true;
 }
 

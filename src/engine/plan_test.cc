@@ -111,8 +111,8 @@ TEST(Plan, WhereOneRemedyIsNotEnoughAllAreNamed) {
   const std::string expected = refusal(base).expected();
   EXPECT_EQ(expected,
             "--kept-states-memory 0 B with --max-num-seqs 1 with --max-num-batched-tokens 16 with "
-            "--kv-cache-memory 61 KiB");
-  EXPECT_LE(plan({.kv_cache_memory = 61 << 10,
+            "--kv-cache-memory 77 KiB");
+  EXPECT_LE(plan({.kv_cache_memory = 77 << 10,
                   .max_num_batched_tokens = 16,
                   .max_num_seqs = 1,
                   .kept_states_memory = 0,

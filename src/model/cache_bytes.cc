@@ -1,8 +1,11 @@
 // Bytes of cache by storage format, with the formulas of spec/model.md 1.4: one latent row for a token, one pooled key
 // for index_kpool tokens, and the states of KDA that do not grow.
-#include <algorithm>
+#include "model/cache_bytes.h"
 
-#include "model/inventory.h"
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
 
 namespace tandem::model {
 namespace {
@@ -37,10 +40,27 @@ CacheBytes cache_bytes(const Shape& shape) {
   return bytes;
 }
 
-double CacheBytes::bytes_per_token(const CacheRow& row, bool with_mtp) const {
-  const auto layers = static_cast<double>(dsa_layers + (with_mtp ? mtp_layers : 0));
+CacheRow cache_row(const Shape& shape, std::string_view kv_cache_dtype) {
+  const auto& rows = cache_bytes(shape).rows;
+  if (kv_cache_dtype == "f32") return rows[0];
+  if (kv_cache_dtype == "bf16") return rows[1];
+  if (kv_cache_dtype == "fp8") return rows[4];
+  if (kv_cache_dtype == "nvfp4") return rows[5];
+  throw Error(ErrorCode::usage, "--kv-cache-dtype", "\"" + std::string(kv_cache_dtype) + "\"",
+              "auto, f32, bf16, fp8 or nvfp4");
+}
+
+double token_bytes(int64_t layers, const CacheRow& row, int64_t tokens_per_pool) {
   const double index = static_cast<double>(row.pool_bytes) / static_cast<double>(tokens_per_pool);
-  return layers * (static_cast<double>(row.latent_bytes) + index);
+  return static_cast<double>(layers) * (static_cast<double>(row.latent_bytes) + index);
+}
+
+int64_t page_bytes(int64_t layers, const CacheRow& row, int64_t tokens_per_pool, int64_t page_rows) {
+  return layers * (page_rows * row.latent_bytes + page_rows / tokens_per_pool * row.pool_bytes);
+}
+
+double CacheBytes::bytes_per_token(const CacheRow& row, bool with_mtp) const {
+  return token_bytes(dsa_layers + (with_mtp ? mtp_layers : 0), row, tokens_per_pool);
 }
 
 int64_t CacheBytes::bytes_for(const CacheRow& row, int64_t tokens, bool with_mtp) const {
