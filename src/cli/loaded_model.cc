@@ -8,9 +8,11 @@
 #include <system_error>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "engine/batch_engine.h"
+#include "engine/step_recording.h"
 #include "model/json_reader.h"
 
 namespace tandem::cli {
@@ -21,20 +23,6 @@ constexpr const char* bundled = "models/nano";
 bool is_folder(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::is_directory(path, error);
-}
-
-std::filesystem::path checked_folder(const std::filesystem::path& given) {
-  auto folder = given.empty() ? default_model() : given;
-  std::error_code error;
-  const auto status = std::filesystem::status(folder, error);
-  if (status.type() == std::filesystem::file_type::not_found)
-    throw Error(ErrorCode::bad_file, folder.string(), "does not exist", "a model folder");
-  if (error) throw Error(ErrorCode::resource, folder.string(), error.message(), "a readable model folder");
-  if (!std::filesystem::is_directory(status))
-    throw Error(ErrorCode::bad_file, folder.string(), "is not a folder", "a model folder");
-  if (::access(folder.c_str(), R_OK | X_OK) != 0)
-    throw Error(ErrorCode::resource, folder.string(), "may not be read", "a readable model folder");
-  return folder;
 }
 
 text::Tokenizer checked_tokenizer(const std::filesystem::path& folder, const model::Shape& shape) {
@@ -50,14 +38,33 @@ int64_t memory_of_machine() {
   return pages > 0 && page_size > 0 ? static_cast<int64_t>(pages) * page_size : 0;
 }
 
+forward::CacheType cache_type(const std::string& name) {
+  if (name == "auto" || name == "f32") return forward::CacheType::f32;
+  if (name == "bf16") return forward::CacheType::bf16;
+  throw Error(ErrorCode::usage, "--kv-cache-dtype", "\"" + name + "\"", "auto, f32 or bf16");
+}
+
+forward::Ranks ranks_of(const LoadOptions& options) {
+  return {.rank = 0,
+          .tensor_parallel_size = options.tensor_parallel_size,
+          .decode_context_parallel_size = options.decode_context_parallel_size};
+}
+
 engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape) {
-  return engine::make_plan(
-      shape.max_position_embeddings,
-      [&](const forward::Capacity& capacity) { return forward::TextModel::planned_bytes(shape, capacity); },
-      {.kv_cache_memory = options.kv_cache_memory,
-       .max_model_len = options.max_model_len,
-       .max_num_batched_tokens = options.max_num_batched_tokens,
-       .machine_memory = memory_of_machine()});
+  const forward::Ranks ranks = ranks_of(options);
+  const int threads = engine::threads_of_rank(checked_threads(options.threads), ranks);
+  const auto bytes = [&](const forward::Capacity& capacity) {
+    return forward::TextModel::planned_bytes(shape, capacity, threads, ranks);  // rank 0 has the larger half
+  };
+  return engine::make_plan(shape.max_position_embeddings, bytes,
+                           {.kv_cache_memory = options.kv_cache_memory,
+                            .max_model_len = options.max_model_len,
+                            .max_num_batched_tokens = options.max_num_batched_tokens,
+                            .max_num_seqs = options.max_num_seqs,
+                            .kept_states_memory = options.kept_states_memory,
+                            .ranks = ranks,
+                            .cache_type = cache_type(options.kv_cache_dtype),
+                            .machine_memory = memory_of_machine()});
 }
 
 std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shape& shape) {
@@ -70,6 +77,20 @@ std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shap
 }
 
 }  // namespace
+
+std::filesystem::path checked_folder(const std::filesystem::path& given) {
+  auto folder = given.empty() ? default_model() : given;
+  std::error_code error;
+  const auto status = std::filesystem::status(folder, error);
+  if (status.type() == std::filesystem::file_type::not_found)
+    throw Error(ErrorCode::bad_file, folder.string(), "does not exist", "a model folder");
+  if (error) throw Error(ErrorCode::resource, folder.string(), error.message(), "a readable model folder");
+  if (!std::filesystem::is_directory(status))
+    throw Error(ErrorCode::bad_file, folder.string(), "is not a folder", "a model folder");
+  if (::access(folder.c_str(), R_OK | X_OK) != 0)
+    throw Error(ErrorCode::resource, folder.string(), "may not be read", "a readable model folder");
+  return folder;
+}
 
 int checked_threads(int threads) {
   if (threads < 0 || threads > 1024)
@@ -92,6 +113,10 @@ std::filesystem::path default_model() {
   throw Error(ErrorCode::bad_file, "bundled model",
               "is neither at " + installed.lexically_normal().string() + " nor at " + source.string(),
               "MODEL, or TANDEM_HOME set to a folder with " + std::string(bundled));
+}
+
+uint32_t config_crc(const std::filesystem::path& folder) {
+  return crc32c(MappedFile::open(folder / "config.json").bytes());
 }
 
 api::GenerationDefaults read_generation_defaults(const std::filesystem::path& folder, const model::Shape& shape) {
@@ -126,19 +151,37 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       checkpoint_(model::Checkpoint::open(folder_)),
       weights_(model::load_text_weights(checkpoint_, shape_)),
       plan_(plan_of(options, shape_)),
-      threads_(checked_threads(options.threads)),
-      text_model_(std::make_unique<forward::TextModel>(shape_, weights_, threads_, plan_.capacity)),
-      runner_(engine::run_text_model(*text_model_)) {
-  engine_ = std::make_unique<engine::BatchEngine>(*runner_, engine_options());
+      threads_(plan_.ranks * engine::threads_of_rank(options.threads, ranks_of(options))),
+      runner_(engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options), options.threads)) {
+  record_steps(options);
+  engine_ = std::make_unique<engine::BatchEngine>(recorder_ ? *recorder_ : *runner_, engine_options(options));
 }
 
-engine::BatchEngineOptions LoadedModel::engine_options() const {
-  engine::BatchEngineOptions options;
-  options.scheduler.vocab_size = static_cast<int32_t>(shape_.vocab_size);
-  options.scheduler.sampled_tokens = tokenizer_.size();
-  options.scheduler.max_model_len = plan_.max_model_len;
-  options.scheduler.capacity = plan_.capacity;
-  return options;
+void LoadedModel::record_steps(const LoadOptions& options) {
+  if (options.record_steps.empty()) return;
+  engine::RecordingHeader header;
+  header.capacity = plan_.capacity;
+  header.ranks = ranks_of(options);
+  header.model = name();
+  header.config_crc = config_crc(folder_);
+  recorder_ = std::make_unique<engine::StepRecorder>(*runner_, options.record_steps, header);
+}
+
+engine::BatchEngineOptions LoadedModel::engine_options(const LoadOptions& options) const {
+  engine::BatchEngineOptions engine;
+  engine.scheduler.vocab_size = static_cast<int32_t>(shape_.vocab_size);
+  engine.scheduler.sampled_tokens = tokenizer_.size();
+  engine.scheduler.max_model_len = plan_.max_model_len;
+  engine.scheduler.capacity = plan_.capacity;
+  engine.scheduler.page_groups = plan_.page_groups;
+  engine.scheduler.kept_state_bytes = plan_.kept_state_bytes;
+  engine.scheduler.max_waiting = options.max_waiting;
+  engine.scheduler.prefill_slice_ms = options.prefill_slice_ms;
+  engine.scheduler.fill_share = options.fill_share;
+  engine.watchdog_s = options.watchdog_s;
+  // A thread that hangs cannot be joined: nothing is cleaned up.
+  if (options.watchdog_exit) engine.on_stuck = [] { std::_Exit(exit_status(ErrorCode::internal)); };
+  return engine;
 }
 
 LoadedModel::~LoadedModel() = default;
@@ -152,6 +195,8 @@ api::ServedModel LoadedModel::served(std::vector<std::string> names) {
   served.defaults = defaults_;
   served.vocab_size = shape_.vocab_size;
   served.max_model_len = plan_.max_model_len;
+  served.max_running = plan_.capacity.slots;
+  served.cache_config = {{"block_size", "256"}, {"num_gpu_blocks", std::to_string(plan_.pool_rows / 256)}};
   return served;
 }
 

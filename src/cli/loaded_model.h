@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "api/served_model.h"
-#include "device/threads.h"
 #include "engine/batch_engine.h"
 #include "engine/plan.h"
 #include "engine/step_runner.h"
-#include "forward/text_model.h"
 #include "model/checkpoint.h"
 #include "model/shape.h"
 #include "model/weights.h"
@@ -21,11 +19,23 @@
 namespace tandem::cli {
 
 struct LoadOptions {
-  std::filesystem::path model;         // a model folder; empty: default_model()
-  int threads = 0;                     // --threads; 0: one for each core
-  int64_t max_model_len = 0;           // --max-model-len, tokens; 0: what config and pool allow
-  int64_t kv_cache_memory = 0;         // --kv-cache-memory, bytes; 0: 1 GiB
-  int32_t max_num_batched_tokens = 0;  // --max-num-batched-tokens; 0: 512
+  std::filesystem::path model;               // a model folder; empty: default_model()
+  int threads = 0;                           // --threads, of each rank; 0: the cores divided among the ranks
+  int64_t max_model_len = 0;                 // --max-model-len, tokens; 0: what config and pool allow
+  int64_t kv_cache_memory = 0;               // --kv-cache-memory, bytes; 0: 1 GiB
+  int32_t max_num_batched_tokens = 0;        // --max-num-batched-tokens; 0: 512
+  int32_t max_num_seqs = 1;                  // --max-num-seqs: streams at a time
+  int64_t kept_states_memory = 0;            // --kept-states-memory, bytes; 0: nothing is kept
+  std::string kv_cache_dtype = "auto";       // --kv-cache-dtype: auto (f32), f32 or bf16
+  int32_t tensor_parallel_size = 1;          // --tensor-parallel-size: ranks as threads of this process
+  int32_t decode_context_parallel_size = 1;  // --decode-context-parallel-size
+
+  double prefill_slice_ms = 200;       // --prefill-slice-ms
+  double fill_share = 0.5;             // --fill-share
+  int64_t max_waiting = 1024;          // --max-queued-requests
+  double watchdog_s = 0;               // --watchdog-s; 0: none
+  bool watchdog_exit = false;          // --watchdog-exit: the process ends with status 70 when the engine is stuck
+  std::filesystem::path record_steps;  // --record-steps; empty: none
 };
 
 // The bundled model: $TANDEM_HOME/models/nano, else <folder of the program>/../share/tandem/models/nano, else
@@ -34,6 +44,12 @@ std::filesystem::path default_model();
 
 // --threads as it may be. Throws Error(usage).
 int checked_threads(int threads);
+
+// A model folder that may be read: `given`, or the bundled model's. Throws Error naming it.
+std::filesystem::path checked_folder(const std::filesystem::path& given);
+
+// What a recording of steps says of the model that it was made with.
+uint32_t config_crc(const std::filesystem::path& folder);
 
 // generation_config.json of a folder; without that file the neutral values and config.json's stop ids. Throws
 // Error(bad_file) naming the key.
@@ -53,14 +69,15 @@ class LoadedModel {
   const api::GenerationDefaults& defaults() const { return defaults_; }
   const engine::Plan& plan() const { return plan_; }
   int64_t max_model_len() const { return plan_.max_model_len; }
-  int threads() const { return threads_.count(); }
+  int threads() const { return threads_; }  // of all ranks
   engine::Engine& engine() { return *engine_; }
   std::string name() const;  // the folder's own name
   // What the dialects need; `names` empty: name(). Points into this object.
   api::ServedModel served(std::vector<std::string> names = {});
 
  private:
-  engine::BatchEngineOptions engine_options() const;
+  engine::BatchEngineOptions engine_options(const LoadOptions& options) const;
+  void record_steps(const LoadOptions& options);
 
   std::filesystem::path folder_;
   model::Shape shape_;
@@ -69,9 +86,8 @@ class LoadedModel {
   model::Checkpoint checkpoint_;
   model::TextWeights weights_;
   engine::Plan plan_;
-  device::Threads threads_;
-  std::unique_ptr<forward::TextModel> text_model_;
-  std::unique_ptr<engine::StepRunner> runner_;
+  int threads_;
+  std::unique_ptr<engine::StepRunner> runner_, recorder_;
   std::unique_ptr<engine::Engine> engine_;
 };
 

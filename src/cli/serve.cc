@@ -28,7 +28,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int workers = 2;            // one long prompt must not hold up short ones
 constexpr double stop_poll_s = 0.02;  // how often running requests are counted while stopping
-constexpr double forever_s = 1e6;
+constexpr double look_s = 0.25;       // how often the engine's health is looked at
+constexpr double last_words_s = 5;    // for the answers to a failed engine's requests
+constexpr int32_t most_streams = 8;
 constexpr int smoke_tokens = 16;
 
 std::chrono::milliseconds milliseconds(double seconds) {
@@ -49,6 +51,12 @@ void check(const ServeOptions& options) {
   if (!(options.drain_timeout_s >= 0 && options.drain_timeout_s <= longest_s)) {
     refuse("--drain-timeout-s", fmt::format("{}", options.drain_timeout_s), "0 to 86400 seconds");
   }
+  if (options.max_num_seqs < 1 || options.max_num_seqs > most_streams) {
+    refuse("--max-num-seqs", fmt::format("{}", options.max_num_seqs), "1 to 8");
+  }
+  if (!(options.request_timeout_s >= 0 && options.request_timeout_s <= longest_s)) {
+    refuse("--request-timeout-s", fmt::format("{}", options.request_timeout_s), "0 (no limit) to 86400 seconds");
+  }
   if (options.default_seed != "random" && options.default_seed != "prompt") {
     refuse("--default-seed", options.default_seed, "random or prompt");
   }
@@ -62,6 +70,7 @@ http::ServerOptions server_options(const ServeOptions& options) {
   if (const char* key = std::getenv("TANDEM_API_KEY"); key && *key) server.api_keys.emplace_back(key);
   server.insecure = options.insecure;
   server.workers = workers;
+  server.open_metrics = options.open_metrics;
   server.limits.sse_keepalive = milliseconds(options.sse_keepalive_s);
   return server;
 }
@@ -71,6 +80,8 @@ api::ServiceOptions service_options(const ServeOptions& options) {
   service.chat.strict_model_name = options.strict_model_name;
   service.chat.seed_from_prompt = options.default_seed == "prompt";
   service.max_queued_requests = options.max_queued_requests;
+  service.request_timeout_s = options.request_timeout_s;
+  if (options.watchdog_s > 0) service.stuck_after_s = options.watchdog_s;
   return service;
 }
 
@@ -81,6 +92,17 @@ LoadOptions load_options(const ServeOptions& options) {
   load.max_model_len = options.max_model_len;
   load.kv_cache_memory = options.kv_cache_memory;
   load.max_num_batched_tokens = options.max_num_batched_tokens;
+  load.max_num_seqs = options.max_num_seqs;
+  load.kept_states_memory = options.kept_states_memory;
+  load.kv_cache_dtype = options.kv_cache_dtype;
+  load.tensor_parallel_size = options.tensor_parallel_size;
+  load.decode_context_parallel_size = options.decode_context_parallel_size;
+  load.prefill_slice_ms = options.prefill_slice_ms;
+  load.fill_share = options.fill_share;
+  load.max_waiting = options.max_queued_requests;
+  load.watchdog_s = options.watchdog_s;
+  load.watchdog_exit = options.watchdog_exit;
+  load.record_steps = options.record_steps;
   return load;
 }
 
@@ -123,8 +145,19 @@ void smoke_test(const api::ServedModel& model) {
   }
 }
 
-void serve_until_stopped(http::Server& server, api::Service& service, double drain_timeout_s) {
-  while (!server.wait_for_stop(1, forever_s)) {
+// The engine has failed: its requests have got an error each, which is still to be written.
+void let_answers_out(http::Server& server, api::Service& service) {
+  log(LogLevel::error, "the engine has failed; the program ends with status 70 to be started again");
+  const auto deadline = Clock::now() + milliseconds(last_words_s);
+  while (Clock::now() < deadline && on_io(server, [&] { return service.active(); }) > 0) {
+    if (server.wait_for_stop(1, stop_poll_s)) break;
+  }
+}
+
+void serve_until_stopped(http::Server& server, api::Service& service, const engine::Engine& engine,
+                         double drain_timeout_s) {
+  while (!server.wait_for_stop(1, look_s)) {
+    if (engine.status().broken) return let_answers_out(server, service);
   }
   const size_t running = on_io(server, [&] {
     service.start_draining();
@@ -159,15 +192,15 @@ int run_serve(const ServeOptions& options) {
   } closer{server};
 
   // /health says "loading" from here on.
-  server.start(service.routes());
+  server.start(service.routes(), service.http_observer());
   model = std::make_unique<LoadedModel>(load_options(options));
   served = model->served(options.served_model_name);
   const engine::Plan& plan = model->plan();
   log(LogLevel::info,
-      "plan: {} MiB beside the weights; {} pages of 256 tokens, {} KiB each; one stream of up to {} tokens, prompts in "
-      "steps of {}",
-      plan.total_bytes >> 20, plan.capacity.pages - 1, plan.page_bytes >> 10, plan.max_model_len,
-      plan.capacity.max_rows);
+      "plan: {} MiB beside the weights; {} pages of 256 tokens, {} KiB each; {} streams of up to {} tokens, {} kept "
+      "states of {} KiB, prompts in steps of {}",
+      plan.machine_bytes() >> 20, plan.pool_rows / 256, plan.page_bytes >> 10, plan.capacity.slots, plan.max_model_len,
+      plan.capacity.kept_states, plan.kept_state_bytes >> 10, plan.capacity.max_rows);
   smoke_test(served);
   on_io(server, [&] {
     service.set_model(&served);
@@ -181,7 +214,7 @@ int run_serve(const ServeOptions& options) {
   fmt::print("tandem: serving {} on {} (up to {} tokens, {} threads, ready after {:.2f} s)\n", served.names.front(),
              server.url(), served.max_model_len, model->threads(), seconds);
   std::fflush(stdout);
-  serve_until_stopped(server, service, options.drain_timeout_s);
+  serve_until_stopped(server, service, model->engine(), options.drain_timeout_s);
   server.close();
   return model->engine().status().broken ? exit_status(ErrorCode::internal) : 0;
 }

@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "engine/plan.h"
 
 namespace tandem::cli {
 
@@ -22,12 +25,25 @@ struct ServeOptions {
   int32_t max_num_batched_tokens = 0;          // --max-num-batched-tokens, rows of a prefill chunk; 0: default
   int64_t kv_cache_memory = 0;                 // --kv-cache-memory, bytes; 0: default
   int threads = 0;                             // --threads; 0: default
-  int64_t max_queued_requests = 1024;          // --max-queued-requests: more are answered with 429
-  double sse_keepalive_s = 15;                 // --sse-keepalive-s: silence before a comment is sent; 0: off
-  double drain_timeout_s = 30;                 // --drain-timeout-s: how long SIGTERM lets running requests finish
+  int32_t max_num_seqs = 4;                    // --max-num-seqs: streams at a time, 1 to 8
+  int64_t kept_states_memory = engine::default_kept_states_memory;  // --kept-states-memory, bytes; 0: none are kept
+  std::string kv_cache_dtype = "auto";                              // --kv-cache-dtype
+  int32_t tensor_parallel_size = 1;                                 // --tensor-parallel-size
+  int32_t decode_context_parallel_size = 1;                         // --decode-context-parallel-size
+  double prefill_slice_ms = 200;       // --prefill-slice-ms: longest step with prompt rows beside decoding streams
+  double fill_share = 0.5;             // --fill-share: of the time, for prompts beside decoding streams
+  double watchdog_s = 300;             // --watchdog-s: a step that takes longer is reported as stuck; 0: off
+  bool watchdog_exit = false;          // --watchdog-exit: and the process ends with status 70
+  std::filesystem::path record_steps;  // --record-steps FILE
+  double request_timeout_s = 0;        // --request-timeout-s: longest life of a request; 0: no limit
+  std::optional<bool> open_metrics;    // --open-metrics, --no-open-metrics; default: on a loopback listener
+  int64_t max_queued_requests = 1024;  // --max-queued-requests: more are answered with 429
+  double sse_keepalive_s = 15;         // --sse-keepalive-s: silence before a comment is sent; 0: off
+  double drain_timeout_s = 30;         // --drain-timeout-s: how long SIGTERM lets running requests finish
 };
 
-// Returns after a graceful stop (0). Throws Error: resource (port in use, exit 5), usage (listening beyond loopback
+// Returns after a graceful stop (0), or when the engine has failed and every request has been answered (70, for the
+// supervisor to start it again). Throws Error: resource (port in use, exit 5), usage (listening beyond loopback
 // without a key), and whatever loading the model throws.
 int run_serve(const ServeOptions& options);
 

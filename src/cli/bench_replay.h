@@ -1,0 +1,19 @@
+// `tandem bench replay`: a recorded list of steps once more, without engine and HTTP.
+#pragma once
+
+#include <filesystem>
+
+namespace tandem::cli {
+
+struct BenchReplayOptions {
+  std::filesystem::path file;   // made by serve --record-steps
+  std::filesystem::path model;  // the model folder that it was made with; empty: the bundled model
+  int threads = 0;              // --threads
+  bool json = false;
+};
+
+// Prints steps and rows a second. Returns 0. Throws Error: failed_check at the first step whose logits differ from the
+// recorded ones, bad_file for a damaged recording or one of another model.
+int run_bench_replay(const BenchReplayOptions& options);
+
+}  // namespace tandem::cli
