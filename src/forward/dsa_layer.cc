@@ -40,7 +40,7 @@ ops::PagedPlane pooled_plane(const Pass& pass, const PreparedLayer& layer, const
   return held_here(pass, pass.pool.pooled(layer.state_layer, pass.step.page_tables.data() + segment.page_table));
 }
 
-void store(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
+void store(const Pass& pass, const PreparedLayer& layer, const Segment& segment, const Worker& worker) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
   const ops::PagedPlane latent = latent_plane(pass, layer, segment);
@@ -60,10 +60,11 @@ void store(const Pass& pass, const PreparedLayer& layer, const Segment& segment)
   index.ring_gate = pass.slots.index_gate_ring(segment.slot, layer.state_layer);
   index.ring_rows = cache::ring_rows;
   index.pooled = pooled_plane(pass, layer, segment);
-  ops::index_store(pass.threads, index);
+  ops::index_store(worker.threads, index);
 }
 
-ops::IndexSelect index_select_of(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
+ops::IndexSelect index_select_of(const Pass& pass, const PreparedLayer& layer, const Segment& segment,
+                                 const Worker& worker) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
   const int64_t row = segment.first_row;
@@ -78,8 +79,8 @@ ops::IndexSelect index_select_of(const Pass& pass, const PreparedLayer& layer, c
   select.head_weights = s.index_weights + row * shape.index_n_heads;
   select.pooled = pooled_plane(pass, layer, segment);
   select.max_pools = s.max_pools;
-  select.scores = s.scores;
-  select.order = s.order;
+  select.scores = s.scores + worker.lane * s.max_pools;
+  select.order = s.order + worker.lane * s.max_pools;
   select.max_selected = shape.max_selected();
   select.selected = s.selected + row * select.max_selected;
   select.counts = s.counts + row;
@@ -87,53 +88,55 @@ ops::IndexSelect index_select_of(const Pass& pass, const PreparedLayer& layer, c
   return select;
 }
 
+// A deliberate mistake for parity to notice.
+void drop_tails(const Pass& pass, const Segment& segment) {
+  for (int64_t i = 0; i < segment.rows; ++i) {
+    int32_t& count = pass.scratch.counts[segment.first_row + i];
+    const auto tail = static_cast<int32_t>((segment.position + i + 1) % pass.shape.index_kpool);
+    count = std::max(1, count - tail);
+  }
+}
+
+void select(const Pass& pass, const PreparedLayer& layer, const Segment& segment, const Worker& worker) {
+  ops::index_select(worker.threads, index_select_of(pass, layer, segment, worker));
+  if (pass.mutation == Mutation::no_tail) drop_tails(pass, segment);
+}
+
 // Ranks that share the pages find their candidates and choose from everybody's.
 void select_over_ranks(const Pass& pass, const PreparedLayer& layer) {
   const Group& group = pass.group;
   const int64_t row_size = ops::index_candidates_size(pass.shape.pool_budget()), size = pass.rows() * row_size;
-  bool any = false;
-  for (const Segment& segment : pass.step.segments) {
-    const ops::IndexSelect select = index_select_of(pass, layer, segment);
-    if (!ops::index_needs_scores(select)) continue;
-    any = true;
-    ops::index_candidates(pass.threads, select, group.mine(size) + segment.first_row * row_size);
-  }
+  const Worker all{pass.threads, 0};
+  const bool any = std::any_of(pass.step.segments.begin(), pass.step.segments.end(), [&](const Segment& segment) {
+    return ops::index_needs_scores(index_select_of(pass, layer, segment, all));
+  });
+  for_segments(pass, [&](const Segment& segment, const Worker& worker) {
+    const ops::IndexSelect select = index_select_of(pass, layer, segment, worker);
+    if (ops::index_needs_scores(select))
+      ops::index_candidates(worker.threads, select, group.mine(size) + segment.first_row * row_size);
+  });
   if (any) group.gather(size);
-  for (const Segment& segment : pass.step.segments) {
+  for_segments(pass, [&](const Segment& segment, const Worker& worker) {
     const int64_t at = segment.first_row * row_size;
     const float* candidates[2] = {group.of(0, size) + at, group.of(1, size) + at};
-    ops::index_choose(pass.threads, index_select_of(pass, layer, segment), candidates);
-  }
+    ops::index_choose(worker.threads, index_select_of(pass, layer, segment, worker), candidates);
+    if (pass.mutation == Mutation::no_tail) drop_tails(pass, segment);
+  });
 }
 
-void select(const Pass& pass, const PreparedLayer& layer, int64_t number) {
+void show_selection(const Pass& pass, int64_t number) {
+  if (pass.probe == nullptr) return;
   const Scratch& s = pass.scratch;
-  const model::Shape& shape = pass.shape;
-  if (pass.group.pages_are_shared()) {
-    select_over_ranks(pass, layer);
-  } else {
-    for (const Segment& segment : pass.step.segments)
-      ops::index_select(pass.threads, index_select_of(pass, layer, segment));
-  }
+  const int64_t most = pass.shape.max_selected();
   for (const Segment& segment : pass.step.segments) {
-    int32_t* counts = s.counts + segment.first_row;
-    if (pass.mutation == Mutation::no_tail) {
-      for (int64_t i = 0; i < segment.rows; ++i) {
-        const auto tail = static_cast<int32_t>((segment.position + i + 1) % shape.index_kpool);
-        counts[i] = std::max(1, counts[i] - tail);
-      }
-    }
-    if (pass.probe != nullptr) {
-      pass.probe->selection(number, segment.first_row, segment.rows,
-                            s.selected + segment.first_row * shape.max_selected(), shape.max_selected(), counts,
-                            s.gaps + segment.first_row);
-    }
+    const int64_t row = segment.first_row;
+    pass.probe->selection(number, row, segment.rows, s.selected + row * most, most, s.counts + row, s.gaps + row);
   }
 }
 
 // Attention of `heads` heads whose queries are [rows, heads, kv_lora_rank]; out likewise.
-ops::SparseAttend attend_of(const Pass& pass, const PreparedLayer& layer, const Segment& segment, int64_t heads,
-                            const float* queries, float* out) {
+ops::SparseAttend attend_of(const Pass& pass, const PreparedLayer& layer, const Segment& segment, const Worker& worker,
+                            int64_t heads, const float* queries, float* out) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
   const int64_t row = segment.first_row, width = heads * shape.kv_lora_rank;
@@ -147,8 +150,9 @@ ops::SparseAttend attend_of(const Pass& pass, const PreparedLayer& layer, const 
   attend.max_selected = shape.max_selected();
   attend.selected = s.selected + row * attend.max_selected;
   attend.counts = s.counts + row;
-  attend.scratch = s.attend;
-  attend.pointers = s.pointers;
+  attend.scratch = s.attend + worker.lane * ops::sparse_attend_scratch(shape.max_selected(), shape.kv_lora_rank,
+                                                                       attend.latent.element);
+  attend.pointers = s.pointers + worker.lane * attend.max_selected;
   attend.out = out + row * width;
   return attend;
 }
@@ -164,20 +168,21 @@ void attend_over_ranks(const Pass& pass, const PreparedLayer& layer) {
                              {s.queries, static_cast<size_t>(2 * query_size)});
   for (int64_t of = 0; of < 2; ++of) {
     const int64_t heads = group.parts[static_cast<size_t>(of)].attention_heads.count;
-    for (const Segment& segment : pass.step.segments) {
-      const ops::SparseAttend attend = attend_of(pass, layer, segment, heads, s.queries + of * query_size, s.attended);
+    for_segments(pass, [&](const Segment& segment, const Worker& worker) {
+      const ops::SparseAttend attend =
+          attend_of(pass, layer, segment, worker, heads, s.queries + of * query_size, s.attended);
       ops::attend_leaf(
-          pass.threads, attend, group.ranks.rank,
+          worker.threads, attend, group.ranks.rank,
           group.mine(2 * leaf_size) + of * leaf_size + segment.first_row * ops::attend_leaf_size(heads, rank));
-    }
+    });
   }
   group.gather(2 * leaf_size);
   const int64_t heads = pass.shape.num_attention_heads;
-  for (const Segment& segment : pass.step.segments) {
+  for_segments(pass, [&](const Segment& segment, const Worker& worker) {
     const int64_t at = group.ranks.rank * leaf_size + segment.first_row * ops::attend_leaf_size(heads, rank);
-    ops::merge_attend_leaves(pass.threads, attend_of(pass, layer, segment, heads, s.queries, s.attended),
+    ops::merge_attend_leaves(worker.threads, attend_of(pass, layer, segment, worker, heads, s.queries, s.attended),
                              group.of(0, 2 * leaf_size) + at, group.of(1, 2 * leaf_size) + at);
-  }
+  });
 }
 
 }  // namespace
@@ -208,14 +213,17 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
   float* absorbed = over_ranks ? s.queries + pass.group.ranks.rank * rows * most * shape.kv_lora_rank : s.absorbed;
   const ops::MlaAbsorb kv_b{&layer.kv_b, heads, shape.qk_nope_head_dim, shape.v_head_dim, rows};
   ops::mla_absorb_query(pass.threads, kv_b, s.query, absorbed);
-  for (const Segment& segment : pass.step.segments) store(pass, layer, segment);
-  select(pass, layer, number);
+  for_segments(pass, [&](const Segment& segment, const Worker& worker) {
+    store(pass, layer, segment, worker);
+    if (over_ranks) return;
+    select(pass, layer, segment, worker);
+    ops::sparse_attend(worker.threads, attend_of(pass, layer, segment, worker, heads, absorbed, s.attended));
+  });
   if (over_ranks) {
+    select_over_ranks(pass, layer);
     attend_over_ranks(pass, layer);
-  } else {
-    for (const Segment& segment : pass.step.segments)
-      ops::sparse_attend(pass.threads, attend_of(pass, layer, segment, heads, absorbed, s.attended));
   }
+  show_selection(pass, number);
   ops::mla_expand_value(pass.threads, kv_b, s.attended, s.value);
   project_heads(pass.threads, pass.group, w.o_proj, s.value, pass.group.parts[1].attention_heads.count > 0, rows, y);
 }

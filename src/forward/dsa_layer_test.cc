@@ -55,7 +55,7 @@ TEST(DsaAttention, TheLatentNormUsesRmsNormEps) {
   cache::Slots slots(shape, 1, 1, 1);
   const std::vector<int32_t> token{1};
   const Step step = single_stream_step(token, 0, 1);
-  const Pass pass{threads, shape, step, scratch, experts, pool, slots, nullptr, Mutation::none};
+  const Pass pass{threads, shape, step, scratch, experts, pool, slots, nullptr, Mutation::none, {}, threads};
 
   const auto hidden = static_cast<size_t>(shape.hidden_size);
   std::vector<float> x(hidden), y(hidden);

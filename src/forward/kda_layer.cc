@@ -11,7 +11,7 @@
 namespace tandem::forward {
 namespace {
 
-void convolve(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
+void convolve(const Pass& pass, const PreparedLayer& layer, const Segment& segment, const Worker& worker) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
   const int64_t row = segment.first_row, width = shape.kda_width();
@@ -34,10 +34,10 @@ void convolve(const Pass& pass, const PreparedLayer& layer, const Segment& segme
   conv.k = s.k + row * width;
   conv.v = s.v + row * width;
   conv.g = s.g + row * width;
-  ops::kda_conv(pass.threads, conv);
+  ops::kda_conv(worker.threads, conv);
 }
 
-void recur(const Pass& pass, const PreparedLayer& layer, const Segment& segment) {
+void recur(const Pass& pass, const PreparedLayer& layer, const Segment& segment, const Worker& worker) {
   const Scratch& s = pass.scratch;
   const int64_t row = segment.first_row, width = pass.shape.kda_width();
   ops::KdaBlock block;
@@ -52,9 +52,9 @@ void recur(const Pass& pass, const PreparedLayer& layer, const Segment& segment)
   block.g = s.g + row * width;
   block.beta = s.beta + row * pass.shape.kda_num_heads;
   block.state = pass.slots.kda(segment.slot, layer.state_layer);
-  block.working = s.working;
+  block.working = s.working + worker.lane * width * block.dim;
   block.o = s.o + row * width;
-  ops::kda_block(pass.threads, block);
+  ops::kda_block(worker.threads, block);
 }
 
 // s.o of this rank's heads.
@@ -79,10 +79,10 @@ void run_heads(const Pass& pass, const PreparedLayer& layer, const float* x) {
   }};
   ops::linear(pass.threads, gates, pass.rows());
 
-  for (const Segment& segment : pass.step.segments) {
-    convolve(pass, layer, segment);
-    recur(pass, layer, segment);
-  }
+  for_segments(pass, [&](const Segment& segment, const Worker& worker) {
+    convolve(pass, layer, segment, worker);
+    recur(pass, layer, segment, worker);
+  });
 
   if (pass.mutation == Mutation::silu_output_gate) std::copy_n(s.gate, pass.rows() * width, s.f);
   ops::kda_output(pass.threads,

@@ -1,6 +1,7 @@
 // One forward pass: what the layers share while a step runs, and the three sub-layers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -43,10 +44,40 @@ struct Pass {
   cache::Slots& slots;
   Probe* probe;
   Mutation mutation;
-  Group group = {};
+  Group group;
+  device::Threads& one_thread;  // the caller alone: for work inside a parallel region
 
   int64_t rows() const { return static_cast<int64_t>(step.tokens.size()); }
 };
+
+// Who does the work of a segment: all threads, with the scratch of all lanes, or one of them, with the scratch of its
+// own.
+struct Worker {
+  device::Threads& threads;
+  int64_t lane;
+};
+
+// Calls body(segment, worker) for every segment. A prompt gets all threads; of several streams with a few rows each
+// every thread takes its share, in one parallel region: eight streams would else need eight regions, each too short to
+// share.
+template <typename Body>
+void for_segments(const Pass& pass, const Body& body) {
+  constexpr int64_t few_rows = 16;
+  const auto is_short = [](const Segment& segment) { return segment.rows <= few_rows; };
+  int64_t short_ones = 0;
+  for (const Segment& segment : pass.step.segments) short_ones += is_short(segment) ? 1 : 0;
+  const int64_t lanes = std::min<int64_t>(pass.threads.count(), short_ones);
+  for (const Segment& segment : pass.step.segments) {
+    if (lanes < 2 || !is_short(segment)) body(segment, Worker{pass.threads, 0});
+  }
+  if (lanes < 2) return;
+  pass.threads.run(lanes, [&](int64_t lane) {
+    int64_t number = 0;
+    for (const Segment& segment : pass.step.segments) {
+      if (is_short(segment) && number++ % lanes == lane) body(segment, Worker{pass.one_thread, lane});
+    }
+  });
+}
 
 // Sub-layers: x [rows, hidden] normed input, y [rows, hidden] output. `layer` is the model's layer number, for the
 // probe.

@@ -37,7 +37,7 @@ void Scratch::lay_out(Arena& arena, const model::Shape& whole, const Capacity& c
   low = floats(rows * 2 * dim);
   for (float** piece : {&f, &gate, &q, &k, &v, &g, &o}) *piece = floats(rows * width);
   beta = floats(rows * s.kda_num_heads);
-  working = floats(width * dim);
+  working = floats(threads * width * dim);
   attention_rows(arena, s, capacity, threads, ranks);
 
   router = floats(rows * s.n_routed_experts);

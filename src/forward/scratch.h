@@ -37,7 +37,7 @@ struct Scratch {
   // Every row count is Capacity::max_rows; names follow spec/model.md.
   float *streams, *x, *y, *mapping, *post, *comb;
   // Heads are those of the rank. KDA, P = heads·dim: raw [3P], low [2·dim], f, gate, q, k, v, g, o [P], beta [heads],
-  // working [heads, dim, dim]
+  // working [threads, heads, dim, dim]
   float *raw, *low, *f, *gate, *q, *k, *v, *g, *o, *beta, *working;
   // DSA: a [q_lora_rank], query [heads·key], absorbed and attended [heads·kv_lora_rank], latent [kv_lora_rank],
   // value [heads·value], index_q [index heads·dim], index_k, index_gate [dim], index_weights [index heads]

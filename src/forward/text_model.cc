@@ -46,6 +46,7 @@ struct TextModel::State {
   const std::optional<model::TextWeights> own_weights;  // of one of two ranks
   const model::TextWeights& weights;
   device::Threads& threads;
+  device::Threads one_thread{1};
   Capacity capacity;
   Mutation mutation;
   cache::TokenPool pool;
@@ -90,7 +91,7 @@ struct TextModel::State {
   }
 
   Pass pass(const Step& step, Probe* probe) {
-    return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation, group};
+    return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation, group, one_thread};
   }
 
   void check_slot(int32_t slot) const {
