@@ -16,7 +16,7 @@ namespace {
 
 struct Options {
   uint64_t first_seed = 0, mixes = 200;
-  tandem::parity::RankLayout ranks;
+  tandem::forward::Ranks ranks;
 };
 
 [[noreturn]] void usage(const char* argument) {
@@ -40,9 +40,9 @@ Options parse(int argc, char** argv) {
       options.first_seed = value;
       options.mixes = 1;
     } else if (name == "--tensor-parallel-size") {
-      options.ranks.tensor_parallel_size = static_cast<int>(value);
+      options.ranks.tensor_parallel_size = static_cast<int32_t>(value);
     } else if (name == "--decode-context-parallel-size") {
-      options.ranks.decode_context_parallel_size = static_cast<int>(value);
+      options.ranks.decode_context_parallel_size = static_cast<int32_t>(value);
     } else {
       usage(argv[i - 1]);
     }

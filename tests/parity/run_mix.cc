@@ -20,23 +20,19 @@ using engine::Time;
 
 constexpr int64_t most_steps = 200'000;  // a mix that needs more hangs
 
-// A model of the mix's capacity behind the engine's interface.
-class Model : public engine::StepRunner {
+// Steps that go through bytes before they are run, as they do to other ranks.
+class ThroughBytes : public engine::StepRunner {
  public:
-  Model(const LoadedWeights& w, device::Threads& threads, const forward::Capacity& capacity, bool through_bytes)
-      : text_(w.shape, w.weights, threads, capacity), through_bytes_(through_bytes) {}
-
+  explicit ThroughBytes(engine::StepRunner& model) : model_(model) {}
   void run(const forward::Step& step) override {
-    if (!through_bytes_) return text_.run(step);
     forward::write_step(step, bytes_);
     forward::read_step(bytes_, read_);
-    text_.run(read_);
+    model_.run(read_);
   }
-  std::span<const float> logits() const override { return text_.logits(); }
+  std::span<const float> logits() const override { return model_.logits(); }
 
  private:
-  forward::TextModel text_;
-  bool through_bytes_;
+  engine::StepRunner& model_;
   std::vector<std::byte> bytes_;
   forward::Step read_;
 };
@@ -118,8 +114,8 @@ struct Solo {
 
 class Runner {
  public:
-  Runner(const Mix& mix, const LoadedWeights& weights, device::Threads& threads, RankLayout ranks)
-      : mix_(mix), weights_(weights), threads_(threads), ranks_(ranks) {}
+  Runner(const Mix& mix, const LoadedWeights& weights, forward::Ranks ranks)
+      : mix_(mix), weights_(weights), ranks_(ranks) {}
 
   MixReport run() {
     run_alone();
@@ -133,6 +129,10 @@ class Runner {
     report_.failures.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
+  std::unique_ptr<engine::StepRunner> make_model(const forward::Capacity& capacity, forward::Ranks ranks) const {
+    return engine::run_on_cpu(weights_.shape, weights_.weights, capacity, ranks, 1);
+  }
+
   engine::SchedulerOptions options(const forward::Capacity& capacity) const {
     engine::SchedulerOptions o = mix_.machine.options;
     o.vocab_size = o.sampled_tokens = static_cast<int32_t>(weights_.shape.vocab_size);
@@ -142,7 +142,7 @@ class Runner {
     return o;
   }
 
-  // Every request on an engine of its own: one slot, nothing kept, the prompt in one piece where it fits.
+  // Every request on an engine of its own and one rank: one slot, nothing kept, the prompt in one piece where it fits.
   void run_alone() {
     forward::Capacity capacity = mix_.machine.capacity;
     capacity.pages = 1 + (capacity.pages - 1) * ranks_.decode_context_parallel_size;
@@ -150,7 +150,7 @@ class Runner {
     capacity.kept_states = 0;
     capacity.max_rows = 128;
     capacity.max_logit_rows = 1;
-    Model model(weights_, threads_, capacity, false);
+    const auto model = make_model(capacity, {});
     std::vector<std::vector<int32_t>> prompts, replies;
     for (size_t i = 0; i < mix_.requests.size(); ++i) {
       Solo solo;
@@ -158,7 +158,7 @@ class Runner {
       engine::SchedulerOptions alone = options(capacity);
       alone.page_groups = 1;
       alone.max_model_len = (capacity.pages - 1) * capacity.page_rows;
-      Conversation engine(alone, model, 1);
+      Conversation engine(alone, *model, 1);
       Heard& heard = engine.submit(request(i, solo.prompt));
       while (engine.step()) {
       }
@@ -178,8 +178,10 @@ class Runner {
 
   void run_together() {
     const MixMachine& machine = mix_.machine;
-    Model model(weights_, threads_, machine.capacity, machine.through_bytes);
-    Conversation engine(options(machine.capacity), model, machine.step_ms_a_row);
+    const auto model = make_model(machine.capacity, ranks_);
+    ThroughBytes through_bytes(*model);
+    engine::StepRunner& runner = machine.through_bytes ? through_bytes : *model;
+    Conversation engine(options(machine.capacity), runner, machine.step_ms_a_row);
     std::vector<Heard*> heard(mix_.requests.size(), nullptr);
     bool more = true;
     int64_t last_arrival = 0;
@@ -240,8 +242,7 @@ class Runner {
 
   const Mix& mix_;
   const LoadedWeights& weights_;
-  device::Threads& threads_;
-  RankLayout ranks_;
+  forward::Ranks ranks_;
   std::vector<Solo> solos_;
   MixReport report_;
 };
@@ -265,12 +266,12 @@ const LoadedWeights& MixRunner::weights(const std::string& model) {
   return *loaded;
 }
 
-MixReport MixRunner::run(uint64_t seed, RankLayout ranks) {
+MixReport MixRunner::run(uint64_t seed, forward::Ranks ranks) {
   try {
     const std::string model = model_of_mix(seed);
     const LoadedWeights& loaded = weights(model);
     const Mix mix = make_mix(seed, model, loaded.facts());
-    return Runner(mix, loaded, threads_, ranks).run();
+    return Runner(mix, loaded, ranks).run();
   } catch (const std::exception& e) {
     MixReport report;
     report.failures.emplace_back(e.what());

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "device/threads.h"
 #include "engine/step_runner.h"
+#include "forward/text_model.h"
 #include "mix.h"
 #include "model/checkpoint.h"
 #include "model/shape.h"
@@ -24,11 +24,6 @@ struct LoadedWeights {
   ModelFacts facts() const;
 };
 
-// How many ranks run the steps of a mix.
-struct RankLayout {
-  int tensor_parallel_size = 1, decode_context_parallel_size = 1;
-};
-
 struct MixReport {
   std::vector<std::string> failures;  // one line each; empty: the mix passed
   int64_t requests = 0, tokens = 0, steps = 0, cached_tokens = 0, preemptions = 0, evictions = 0;
@@ -39,15 +34,15 @@ class MixRunner {
   // `folder` of a model by its name.
   explicit MixRunner(std::map<std::string, std::string> folders);
 
-  // Runs the mix of this seed. Never throws: whatever goes wrong is a failure of the report.
-  MixReport run(uint64_t seed, RankLayout ranks);
+  // Runs the mix of this seed, together on these ranks and alone on one. Never throws: whatever goes wrong is a failure
+  // of the report.
+  MixReport run(uint64_t seed, forward::Ranks ranks);
 
  private:
   const LoadedWeights& weights(const std::string& model);
 
   std::map<std::string, std::string> folders_;
   std::map<std::string, std::unique_ptr<LoadedWeights>> weights_;
-  device::Threads threads_{1};
 };
 
 }  // namespace tandem::parity
