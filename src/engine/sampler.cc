@@ -45,6 +45,31 @@ bool Sampler::before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
+// The id of the largest of the first `size` logits, ties to the smaller id, in two passes that the compiler turns into
+// vector code; −1 if a logit of the row is no number or +inf, or if all of them are −inf.
+int32_t Sampler::largest_of(std::span<const float> logits, int64_t size) {
+  constexpr int64_t lanes = 16;
+  const auto n = static_cast<int64_t>(logits.size());
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  float best[lanes];
+  int32_t bad[lanes] = {};
+  std::fill_n(best, lanes, -infinity);
+  const auto look = [&](int64_t i, int64_t lane) {
+    const float x = logits[static_cast<size_t>(i)];
+    bad[lane] |= x < infinity ? 0 : 1;
+    const float allowed = i < size ? x : -infinity;
+    best[lane] = allowed > best[lane] ? allowed : best[lane];
+  };
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (int64_t lane = 0; lane < lanes; ++lane) look(i + lane, lane);
+  }
+  for (; i < n; ++i) look(i, 0);
+  const float largest = *std::max_element(best, best + lanes);
+  if (largest == -infinity || std::any_of(bad, bad + lanes, [](int32_t b) { return b != 0; })) return -1;
+  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
+}
+
 void Sampler::collect(std::span<const float> logits, const AllowedTokens& allowed) {
   if (logits.size() != is_masked_.size())
     throw Error(ErrorCode::internal, "sampler", fmt::format("a row of {} logits", logits.size()),
@@ -122,6 +147,10 @@ int32_t Sampler::argmax_with_noise(const SamplingParams& params, int64_t positio
 
 int32_t Sampler::select(std::span<const float> logits, const SamplingParams& params, int64_t position,
                         const AllowedTokens& allowed) {
+  if (params.temperature < greedy_temperature && allowed.masked.empty() && logits.size() == is_masked_.size()) {
+    const int32_t id = largest_of(logits, allowed.size);
+    if (id >= 0) return id;  // else the way below says what is wrong
+  }
   collect(logits, allowed);
   if (params.temperature < greedy_temperature) return best_.id;
   keep_top_k(params.top_k);

@@ -52,6 +52,7 @@ class Sampler {
   };
   static bool before(const Candidate& a, const Candidate& b);
 
+  static int32_t largest_of(std::span<const float> logits, int64_t size);
   void collect(std::span<const float> logits, const AllowedTokens& allowed);
   void keep_top_k(int64_t count);
   void keep_top_p(double top_p, double temperature);

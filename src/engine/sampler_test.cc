@@ -100,6 +100,26 @@ double chi_square(const std::vector<float>& logits, const SamplingParams& p, con
 
 constexpr std::array<double, 10> quantile_999 = {0, 10.83, 13.82, 16.27, 18.47, 20.52, 22.46, 24.32, 26.12, 27.88};
 
+TEST(Sampler, GreedyWithAndWithoutMasksIsTheFirstLargest) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<float> logits(1 + random() % 70);
+    for (float& x : logits) x = random() % 8 == 0 ? -infinity : static_cast<float>(random() % 5) - 2.0f;  // many ties
+    const auto size = static_cast<int32_t>(1 + random() % logits.size());
+    int32_t first = -1;
+    for (int32_t i = 0; i < size; ++i) {
+      const float x = logits[static_cast<size_t>(i)];
+      if (x > -infinity && (first < 0 || x > logits[static_cast<size_t>(first)])) first = i;
+    }
+    if (first < 0) {
+      EXPECT_THROW(choose(logits, params(0), 0, {}, size), Error);
+      continue;
+    }
+    ASSERT_EQ(choose(logits, params(0), 0, {}, size), first);
+    ASSERT_EQ(choose(logits, params(0), 0, {size}, size), first);  // a mask that masks nothing: the other way
+  }
+}
+
 TEST(Sampler, DrawsFromTheSoftmax) {
   const std::vector<double> probabilities = {0.5, 0.2, 0.1, 0.1, 0.05, 0.03, 0.01, 0.01};
   for (const uint64_t seed : {0ULL, 7ULL, 0xffffffffffffffffULL})
