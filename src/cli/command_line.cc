@@ -18,6 +18,7 @@
 #include "cli/eval.h"
 #include "cli/generate.h"
 #include "cli/inspect.h"
+#include "cli/plan.h"
 #include "cli/serve.h"
 #include "cli/standard_io.h"
 
@@ -38,6 +39,7 @@ constexpr const char* program_help =
     "  chat          talk to the model in the terminal\n"
     "  generate      one prompt, one reply\n"
     "  inspect       what is in a model folder\n"
+    "  plan          what a model needs on given devices\n"
     "  eval skills   prompts with known answers\n"
     "  eval parity   compare with vectors of the reference implementation\n"
     "\n"
@@ -167,6 +169,56 @@ int inspect(const Words& words) {
   return run_inspect(options);
 }
 
+void add_plan_options(Command& command, PlanOptions& options) {
+  auto& app = command.app();
+  const auto size = [&app](const char* name, auto& bytes, const char* help) {
+    app.add_option(name, bytes, help)->transform(CLI::AsSizeValue(true))->type_name("SIZE");
+  };
+  app.add_option("--gpus", options.gpus, "GPUs and the memory of each, such as 2x96GiB")->default_str("");
+  app.add_option("--host-memory", options.host_memory, "Memory of a host without GPUs; default: this machine's")
+      ->default_str("");
+  app.add_option("--gpu-memory-utilization", options.gpu_memory_utilization, "Share of a GPU's memory that is planned");
+  app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
+                 "f32, bf16, fp8 or nvfp4; auto: f32 in host memory, bf16 on GPUs");
+  app.add_option("--max-num-seqs", options.max_num_seqs, "Streams at a time");
+  app.add_option("--max-model-len", options.max_model_len,
+                 "Tokens of prompt and reply together; 0: what the memory allows");
+  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
+  size("--kv-cache-memory", options.kv_cache_memory,
+       "Memory for the token pool of a rank; 0: 1GiB, on GPUs what is left");
+  size("--kept-states-memory", options.kept_states_memory,
+       "Memory of a rank for kept prefixes; default: 256MiB, on GPUs 1GiB");
+  app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1 or 2 ranks; 0: one a GPU, at most two");
+  app.add_option("--decode-context-parallel-size", options.decode_context_parallel_size,
+                 "2: each of two ranks has half of a stream's rows");
+  app.add_option("--drafter", options.drafter, "none, mtp or dflash2; auto: mtp where the model has it");
+  app.add_option("--vision", options.vision, "on: the vision tower on rank 0");
+  app.add_option("--weights", options.weights, "Weights of a bare config.json: bf16, fp8, nvfp4 or exl3:N")
+      ->default_str("");
+  app.add_option("--weights-bytes-per-parameter", options.bytes_per_parameter, "The same as a plain factor");
+  app.add_option("--threads", options.threads, "CPU threads of a rank; 0: one for each core");
+  command.add_json_flag(options.json);
+}
+
+int plan(const Words& words) {
+  Command command(
+      "tandem plan",
+      "Prints what a model needs on given devices, and how many tokens it then serves. MODEL may be a config.json.",
+      "  tandem plan\n"
+      "  tandem plan path/to/model --gpus 2x96GiB --kv-cache-dtype fp8 --decode-context-parallel-size 2\n"
+      "  tandem plan path/to/config.json --weights exl3:4 --gpus 2x96GiB --json\n");
+  PlanOptions options;
+  std::string drafter_model;
+  command.app()
+      .add_option("--drafter-model", drafter_model, "Folder of a DFlash2 drafter; default: <MODEL>-dflash2")
+      ->type_name("DIR");
+  add_plan_options(command, options);
+  if (!command.parse(words)) return 0;
+  options.model = command.model();
+  options.drafter_model = drafter_model;
+  return run_plan(options);
+}
+
 int eval_skills(const Words& words) {
   Command command(
       "tandem eval skills", "Runs prompts with known answers, greedily; fails if too few replies are exact.",
@@ -288,6 +340,7 @@ const std::vector<Entry>& commands() {
                                           {{"chat"}, chat},
                                           {{"generate"}, generate},
                                           {{"inspect"}, inspect},
+                                          {{"plan"}, plan},
                                           {{"eval", "skills"}, eval_skills},
                                           {{"eval", "parity"}, eval_parity}};
   return list;

@@ -5,7 +5,7 @@ import shutil
 
 from program import NANO, PROGRAM, SMALL, SOURCE, TandemTest, main, tandem
 
-COMMANDS = ["serve", "chat", "generate", "inspect", "eval skills", "eval parity"]
+COMMANDS = ["serve", "chat", "generate", "inspect", "plan", "eval skills", "eval parity"]
 
 
 class CommandLine(TandemTest):
