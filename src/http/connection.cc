@@ -102,6 +102,7 @@ Connection::Connection(asio::ip::tcp::socket socket, const Shared& shared, std::
 void Connection::start() {
   ErrorCode ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  socket_.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
   next_request();
 }
 
@@ -114,7 +115,10 @@ void Connection::close() {
   if (state_ == State::closed) return;
   const auto self = shared_from_this();
   const auto answer = answer_.lock();
-  if (state_ == State::busy && !answered_) report(answer && answer->status() > 0 ? answer->status() : client_gone);
+  if (state_ == State::busy && !answered_) {
+    // Without an answer to ask: it was dropped, which is our own mistake.
+    report(!answer ? 500 : answer->status() > 0 ? answer->status() : client_gone);
+  }
   state_ = State::closed;
   ErrorCode ignored;
   socket_.close(ignored);

@@ -14,6 +14,7 @@ struct Limits {
   size_t all_bodies_bytes = 256 * 1024 * 1024;  // of requests being read or parsed; beyond: 503
   size_t connections = 1024;                    // more wait in the kernel's queue
   size_t unsent_bytes = 256 * 1024;             // above this a stream counts as congested
+  int send_buffer_bytes = 256 * 1024;           // of the kernel, a connection; by itself it would grow to megabytes
   size_t pipelined_bytes = 64 * 1024;           // read ahead while a request is being answered
   size_t discarded_bytes = 64 << 20;         // read and thrown away after a refusal, so that the client sees the answer
   std::chrono::milliseconds header{10'000};  // from the first byte to the end of the head

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,11 +32,12 @@ bool eventually(Condition condition) {
 
 class ServerTest : public testing::Test {
  protected:
-  void start(const Limits& limits = {}, std::vector<std::string> keys = {}) {
+  void start(const Limits& limits = {}, std::vector<std::string> keys = {}, std::optional<bool> open_metrics = {}) {
     ServerOptions options;
     options.port = 0;
     options.limits = limits;
     options.api_keys = std::move(keys);
+    options.open_metrics = open_metrics;
     server_ = std::make_unique<Server>(std::move(options));
     server_->start(
         {{"POST", "/echo", false,
@@ -56,10 +59,17 @@ class ServerTest : public testing::Test {
          {"GET", "/drop", true, [](api::HttpRequest, std::shared_ptr<api::Responder>) {}},
          {"POST", "/hold", false,
           [this](api::HttpRequest, std::shared_ptr<api::Responder> responder) { hold(std::move(responder)); }},
-         {"GET", "/stream", true, [this](api::HttpRequest, std::shared_ptr<api::Responder> responder) {
+         {"GET", "/stream", true,
+          [this](api::HttpRequest, std::shared_ptr<api::Responder> responder) {
             responder->open_stream();
             hold(std::move(responder));
-          }}});
+          }},
+         {"GET", "/metrics", false,
+          [](api::HttpRequest, std::shared_ptr<api::Responder> responder) { responder->reply({}); }, true}},
+        [this](const api::HttpExchange& exchange) {
+          const std::lock_guard lock(mutex_);
+          exchanges_.push_back(exchange);
+        });
   }
   void TearDown() override {
     if (server_) server_->close();
@@ -81,6 +91,17 @@ class ServerTest : public testing::Test {
     ASSERT_TRUE(eventually([&] { return done.load(); }));
   }
 
+  // Method, handler and status of the requests so far.
+  std::vector<std::string> exchanges() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> lines;
+    for (const auto& exchange : exchanges_) {
+      EXPECT_GE(exchange.seconds, 0);
+      EXPECT_LT(exchange.seconds, 20);
+      lines.push_back(exchange.method + " " + exchange.handler + " " + std::to_string(exchange.status));
+    }
+    return lines;
+  }
   static std::string post(const std::string& path, const std::string& body, const std::string& fields = {}) {
     return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + fields +
            "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
@@ -94,6 +115,8 @@ class ServerTest : public testing::Test {
   std::unique_ptr<Server> server_;
   std::shared_ptr<api::Responder> held_;  // io thread only, once the server runs
   std::atomic<int> holding_{0}, gone_{0};
+  std::mutex mutex_;
+  std::vector<api::HttpExchange> exchanges_;
 };
 
 }  // namespace tandem::http

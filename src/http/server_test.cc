@@ -115,5 +115,66 @@ TEST_F(ServerTest, ListeningCanFail) {
   EXPECT_EQ(listen_error("127.0.0.1", 0, {""}, false), ErrorCode::usage);
 }
 
+TEST_F(ServerTest, EveryRequestIsReportedOnce) {
+  Limits limits;
+  limits.body_bytes = 10;
+  start(limits);
+  const auto ask = [this](const std::string& request) {
+    TestClient client(server_->port());
+    client.send(request);
+    client.read_until("\r\n\r\n");
+  };
+  ask(get("/hello"));
+  ask("HEAD /hello HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ask(post("/echo", "x"));
+  ask(get("/nowhere"));
+  ask(get("/echo"));
+  ask(get("/throw"));
+  ask(post("/echo", std::string(11, 'x')));
+  ask("BREW\x01 /hello HTTP/1.1\r\n\r\n");
+  ask(get("/drop"));
+  EXPECT_TRUE(eventually([this] { return exchanges().size() >= 9; }));
+  EXPECT_EQ(exchanges(),
+            (std::vector<std::string>{"GET /hello 200", "HEAD /hello 200", "POST /echo 200", "GET  404", "GET  405",
+                                      "GET /throw 418", "POST /echo 413", "  400", "GET /drop 500"}));
+}
+
+TEST_F(ServerTest, ClientsThatLeaveAreReportedToo) {
+  start();
+  {
+    TestClient client(server_->port());
+    client.send(post("/hold", ""));
+    ASSERT_TRUE(eventually([this] { return holding_ == 1; }));
+  }
+  ASSERT_TRUE(eventually([this] { return exchanges().size() == 1; }));
+  {
+    TestClient client(server_->port());
+    client.send(get("/stream"));
+    client.read_until("\r\n\r\n");
+  }
+  ASSERT_TRUE(eventually([this] { return exchanges().size() == 2; }));
+  EXPECT_EQ(exchanges(), (std::vector<std::string>{"POST /hold 499", "GET /stream 200"}));
+  TestClient idle(server_->port());  // a connection without a request is none
+  idle.close();
+  TestClient client(server_->port());
+  client.send(get("/hello"));
+  client.read_response();
+  EXPECT_TRUE(eventually([this] { return exchanges().size() == 3; }));
+}
+
+TEST_F(ServerTest, MetricsAreOpenOnLoopbackUnlessToldOtherwise) {
+  const auto ask = [this](const std::string& fields = {}) {
+    TestClient client(server_->port());
+    client.send(get("/metrics", fields));
+    return status(client.read_response());
+  };
+  start({}, {"secret"});
+  EXPECT_EQ(ask(), 200);
+  server_->close();
+  start({}, {"secret"}, false);
+  EXPECT_EQ(ask(), 401);
+  EXPECT_EQ(ask("Authorization: Bearer secret\r\n"), 200);
+}
+
 }  // namespace
 }  // namespace tandem::http
