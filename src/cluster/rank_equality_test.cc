@@ -173,10 +173,11 @@ TEST(RankEquality, KeptStatesAndPageCopies) {
         const std::vector<int32_t> from = streams.pages(0), to = streams.pages(1);
         const int64_t entry = length / streams.page_rows(), rest = length % streams.page_rows();
         std::copy_n(from.begin(), entry, step.page_tables.begin());
-        if (rest > 0) {
-          const auto at = static_cast<size_t>(entry);
-          step.page_copies = {
-              {from[at], to[at], static_cast<int32_t>(rest), static_cast<int32_t>(entry % streams.pools())}};
+        if (rest > 0) {  // to a page that is in use in the other pool
+          const auto pool = static_cast<int32_t>(entry % streams.pools());
+          const int32_t copy = to[static_cast<size_t>(pool)];
+          step.page_tables[static_cast<size_t>(entry)] = copy;
+          step.page_copies = {{from[static_cast<size_t>(entry)], copy, static_cast<int32_t>(rest), pool}};
         }
         step.head_slots = {0};  // and the head row that slot 0 still holds
         const size_t rows = ids.size() - static_cast<size_t>(length);

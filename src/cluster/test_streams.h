@@ -53,8 +53,8 @@ struct Setting {
   int threads = 1;
 };
 
-// A group and the pages of its streams. Slot s has entries 64·s + 1 … of the pool; ranks that share the pages have two
-// pools with the same numbers in both.
+// A group and the pages of its streams. Ranks that share the pages have two pools, and what is one stream's page in the
+// one is the other stream's in the other: whoever mixes the pools up spoils a page in use.
 class Streams {
  public:
   static constexpr int32_t slots = 2, stream_pages = 64;
@@ -78,7 +78,8 @@ class Streams {
 
   std::vector<int32_t> pages(int32_t slot) const {
     std::vector<int32_t> table;
-    for (int32_t entry = 0; entry < stream_pages; ++entry) table.push_back(1 + (slot * stream_pages + entry) / pools_);
+    for (int32_t entry = 0; entry < stream_pages; ++entry)
+      table.push_back(1 + ((slot ^ entry % pools_) * stream_pages + entry) / pools_);
     return table;
   }
   // Adds rows of a slot to a step, all logits wanted.
