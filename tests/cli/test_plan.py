@@ -62,6 +62,15 @@ class Figures(TandemTest):
         refused = tandem("generate", *words, "--prompt-ids", ",".join(["5"] * (largest + 1)))
         self.assert_fails(refused, 2, "at most %d" % (largest - 1))
 
+    def test_serve_refuses_with_the_same_words(self):
+        for words in (("--kv-cache-memory", "1000TiB"), ("--kv-cache-memory", "16MiB", "--max-model-len", "100000"),
+                      ("--kept-states-memory", "1000TiB"), ("--kv-cache-memory", "16")):
+            served, planned = tandem("serve", NANO, "--port", "0", *words), plan(NANO, *words, "--json")
+            self.assertEqual((served.status, planned.status), (4, 4))
+            problem = planned.json()["problem"].split(" and this machine")[0]  # plan counts the weights, too
+            self.assertEqual(served.out, "")
+            self.assertIn(problem, served.err)
+
     def test_two_gpus(self):
         plain, split = self.report(FLASH, *TWO), self.report(FLASH, *TWO, "--decode-context-parallel-size", "2")
         for report in (plain, split):
