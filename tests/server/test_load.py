@@ -66,6 +66,25 @@ class QueueTest(unittest.TestCase):
             self.assertEqual(codes, ["queue_full"] * (50 - len(answers)))
 
 
+class DeadlineTest(unittest.TestCase):
+    def test_requests_that_take_too_long_end(self):
+        with Server("--request-timeout-s", "0.5", "--max-num-seqs", "1") as server:
+            begin = time.monotonic()
+            running = server.open_stream(endless(4000))
+            status, reply = server.post(endless(4000))  # waits all the time
+            self.assertEqual((status, reply["error"]["code"]), (504, "deadline_exceeded"))
+            rest = events_of(running)
+            running.close()
+            self.assertLess(time.monotonic() - begin, 5)
+            self.assertIn(b'"code":"deadline_exceeded"', rest)
+            self.assertIn(b"data: [DONE]", rest)
+            server.wait_for_load(0, 0)
+            self.assertEqual(server.post(endless(2))[0], 200)
+            _, _, page = server.request("GET", "/metrics")
+            ended = Metrics(page.decode()).value("vllm:request_success_total", finished_reason="deadline")
+            self.assertEqual(ended, 2)
+
+
 class StreamsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
