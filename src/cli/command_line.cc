@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/bench_replay.h"
 #include "cli/chat.h"
 #include "cli/eval.h"
 #include "cli/generate.h"
@@ -42,9 +43,17 @@ constexpr const char* program_help =
     "  plan          what a model needs on given devices\n"
     "  eval skills   prompts with known answers\n"
     "  eval parity   compare with vectors of the reference implementation\n"
+    "  bench replay  run a recorded list of steps again\n"
     "\n"
     "tandem COMMAND --help lists a command's options. tandem --version prints the version.\n"
     "Exit status: 0 ok, 1 failed check, 2 usage, 3 bad file, 4 does not fit, 5 port or device, 70 engine broken.\n";
+
+constexpr const char* bench_help =
+    "tandem bench - measurements\n"
+    "\n"
+    "  bench replay  run a recorded list of steps again\n"
+    "\n"
+    "tandem bench replay --help lists its options.\n";
 
 constexpr const char* eval_help =
     "tandem eval - checks of a model\n"
@@ -154,6 +163,7 @@ int chat(const Words& words) {
   command.add_load_options(options.load);
   if (!command.parse(words)) return 0;
   options.load.model = command.model();
+  options.load.kept_states_memory = engine::default_kept_states_memory;  // a turn resumes after the one before
   return run_chat(options);
 }
 
@@ -257,6 +267,26 @@ int eval_parity(const Words& words) {
   return run_eval_parity(options);
 }
 
+int bench_replay(const Words& words) {
+  Command command("tandem bench replay",
+                  "Runs steps that serve --record-steps wrote, without engine and HTTP, and compares their results.",
+                  "  tandem serve --record-steps steps.bin\n  tandem bench replay steps.bin\n"
+                  "  tandem bench replay steps.bin path/to/model --threads 1 --json\n",
+                  false);
+  BenchReplayOptions options;
+  std::string file, model;
+  auto& app = command.app();
+  app.add_option("file", file, "Recording")->required()->type_name("FILE");
+  app.add_option("model", model, "The model folder that it was made with; default: the bundled model")
+      ->type_name("MODEL");
+  app.add_option("--threads", options.threads, "CPU threads of each rank; 0: the cores divided among the ranks");
+  command.add_json_flag(options.json);
+  if (!command.parse(words)) return 0;
+  options.file = file;
+  options.model = model;
+  return run_bench_replay(options);
+}
+
 // Settings of serve that are not the server's own.
 struct LogOptions {
   std::string level = "info";
@@ -271,6 +301,27 @@ struct LogOptions {
     set_log_json(json);
   }
 };
+
+void add_stream_options(Command& command, ServeOptions& options) {
+  auto& app = command.app();
+  app.add_option("--max-num-seqs", options.max_num_seqs, "Requests that run at a time, 1 to 8");
+  app.add_option("--kept-states-memory", options.kept_states_memory,
+                 "Memory for states that later prompts resume from; 0: none are kept")
+      ->transform(CLI::AsSizeValue(true))
+      ->type_name("SIZE");
+  app.add_option("--kv-cache-dtype", options.kv_cache_dtype, "auto (f32), f32 or bf16");
+  app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1, or 2: two ranks in this process");
+  app.add_option("--decode-context-parallel-size", options.decode_context_parallel_size,
+                 "1, or 2: each rank holds half of the token rows");
+  app.add_option("--prefill-slice-ms", options.prefill_slice_ms,
+                 "Longest step with prompt rows while others decode; 0: no bound");
+  app.add_option("--fill-share", options.fill_share, "Share of the time that prompts get while others decode");
+  app.add_option("--watchdog-s", options.watchdog_s,
+                 "Seconds without a finished step after which /health fails; 0: off");
+  app.add_flag("--watchdog-exit", options.watchdog_exit, "End with status 70 then");
+  app.add_option("--record-steps", options.record_steps, "Write every step to FILE, for tandem bench replay")
+      ->type_name("FILE");
+}
 
 void add_serve_options(Command& command, ServeOptions& options, LogOptions& log) {
   auto& app = command.app();
@@ -292,6 +343,11 @@ void add_serve_options(Command& command, ServeOptions& options, LogOptions& log)
                  "Tokens of prompt and reply together; 0: what the memory allows");
   command.add_memory_option(options.kv_cache_memory);
   app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
+  add_stream_options(command, options);
+  app.add_option("--request-timeout-s", options.request_timeout_s, "Longest life of a request; 0: no limit");
+  app.add_option("--open-metrics", options.open_metrics,
+                 "true: /metrics needs no key; false: it does; default: true when listening on this machine only")
+      ->default_str("");
   app.add_option("--max-queued-requests", options.max_queued_requests, "More waiting requests are answered with 429");
   app.add_option("--sse-keepalive-s", options.sse_keepalive_s,
                  "Seconds of silence before a stream gets a comment; 0: off");
@@ -342,7 +398,8 @@ const std::vector<Entry>& commands() {
                                           {{"inspect"}, inspect},
                                           {{"plan"}, plan},
                                           {{"eval", "skills"}, eval_skills},
-                                          {{"eval", "parity"}, eval_parity}};
+                                          {{"eval", "parity"}, eval_parity},
+                                          {{"bench", "replay"}, bench_replay}};
   return list;
 }
 
@@ -355,6 +412,7 @@ int dispatch(const Words& words) {
     write_out("tandem " TANDEM_VERSION "\n");
     return 0;
   }
+  set_log_level(LogLevel::warning);  // serve has its own setting
   for (const auto& command : commands())
     if (words.size() >= command.words.size() && std::equal(command.words.begin(), command.words.end(), words.begin()))
       return command.run(Words(words.begin() + std::ssize(command.words), words.end()));
@@ -362,8 +420,12 @@ int dispatch(const Words& words) {
     write_out(eval_help);
     return words.size() == 1 ? exit_status(ErrorCode::usage) : 0;
   }
+  if (words[0] == "bench" && (words.size() == 1 || words[1] == "--help" || words[1] == "-h")) {
+    write_out(bench_help);
+    return words.size() == 1 ? exit_status(ErrorCode::usage) : 0;
+  }
   std::string found = words[0];
-  if (found == "eval") found += words.size() > 1 ? " " + words[1] : "";
+  if (found == "eval" || found == "bench") found += words.size() > 1 ? " " + words[1] : "";
   throw Error(ErrorCode::usage, "command", "\"" + found + "\"", "one of those that tandem --help lists");
 }
 

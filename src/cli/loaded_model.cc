@@ -196,7 +196,10 @@ api::ServedModel LoadedModel::served(std::vector<std::string> names) {
   served.vocab_size = shape_.vocab_size;
   served.max_model_len = plan_.max_model_len;
   served.max_running = plan_.capacity.slots;
-  served.cache_config = {{"block_size", "256"}, {"num_gpu_blocks", std::to_string(plan_.pool_rows / 256)}};
+  served.cache_config = {{"block_size", std::to_string(plan_.capacity.page_rows)},
+                         {"cache_dtype", plan_.capacity.cache_type == forward::CacheType::f32 ? "float32" : "bfloat16"},
+                         {"num_gpu_blocks", std::to_string(plan_.pool_rows / plan_.capacity.page_rows)},
+                         {"enable_prefix_caching", plan_.capacity.kept_states > 0 ? "True" : "False"}};
   return served;
 }
 

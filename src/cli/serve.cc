@@ -17,6 +17,7 @@
 #include "chat/messages.h"
 #include "chat/render.h"
 #include "cli/loaded_model.h"
+#include "cli/serve_loop.h"
 #include "engine/engine.h"
 #include "http/server.h"
 
@@ -26,10 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int workers = 2;            // one long prompt must not hold up short ones
-constexpr double stop_poll_s = 0.02;  // how often running requests are counted while stopping
-constexpr double look_s = 0.25;       // how often the engine's health is looked at
-constexpr double last_words_s = 5;    // for the answers to a failed engine's requests
+constexpr int workers = 2;          // one long prompt must not hold up short ones
 constexpr int32_t most_streams = 8;
 constexpr int smoke_tokens = 16;
 
@@ -106,16 +104,6 @@ LoadOptions load_options(const ServeOptions& options) {
   return load;
 }
 
-// Runs `task` on the io thread and waits for its result.
-template <typename Task>
-auto on_io(http::Server& server, Task task) {
-  // Shared, because set_value may still be on its way out when the waiting thread goes on.
-  auto promise = std::make_shared<std::promise<decltype(task())>>();
-  auto result = promise->get_future();
-  server.io([promise, &task] { promise->set_value(task()); });
-  return result.get();
-}
-
 // One greedy reply before the first request: a model whose arithmetic has gone wrong gives NaN, which the engine
 // refuses, or the same token for ever.
 void smoke_test(const api::ServedModel& model) {
@@ -143,36 +131,6 @@ void smoke_test(const api::ServedModel& model) {
     throw Error(ErrorCode::failed_check, "smoke test", fmt::format("the model only repeats token {}", tokens[0]),
                 "a reply");
   }
-}
-
-// The engine has failed: its requests have got an error each, which is still to be written.
-void let_answers_out(http::Server& server, api::Service& service) {
-  log(LogLevel::error, "the engine has failed; the program ends with status 70 to be started again");
-  const auto deadline = Clock::now() + milliseconds(last_words_s);
-  while (Clock::now() < deadline && on_io(server, [&] { return service.active(); }) > 0) {
-    if (server.wait_for_stop(1, stop_poll_s)) break;
-  }
-}
-
-void serve_until_stopped(http::Server& server, api::Service& service, const engine::Engine& engine,
-                         double drain_timeout_s) {
-  while (!server.wait_for_stop(1, look_s)) {
-    if (engine.status().broken) return let_answers_out(server, service);
-  }
-  const size_t running = on_io(server, [&] {
-    service.start_draining();
-    return service.active();
-  });
-  log(LogLevel::info, "stopping; {} requests get up to {} s to finish (a second signal ends them)", running,
-      drain_timeout_s);
-  const auto deadline = Clock::now() + milliseconds(drain_timeout_s);
-  while (Clock::now() < deadline && on_io(server, [&] { return service.active(); }) > 0) {
-    if (server.wait_for_stop(2, stop_poll_s)) break;
-  }
-  on_io(server, [&] {
-    service.abort_active();
-    return 0;
-  });
 }
 
 }  // namespace
@@ -214,9 +172,9 @@ int run_serve(const ServeOptions& options) {
   fmt::print("tandem: serving {} on {} (up to {} tokens, {} threads, ready after {:.2f} s)\n", served.names.front(),
              server.url(), served.max_model_len, model->threads(), seconds);
   std::fflush(stdout);
-  serve_until_stopped(server, service, model->engine(), options.drain_timeout_s);
+  const int status = serve_until_stopped(server, service, model->engine(), options.drain_timeout_s);
   server.close();
-  return model->engine().status().broken ? exit_status(ErrorCode::internal) : 0;
+  return status;
 }
 
 }  // namespace tandem::cli

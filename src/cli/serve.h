@@ -36,7 +36,7 @@ struct ServeOptions {
   bool watchdog_exit = false;          // --watchdog-exit: and the process ends with status 70
   std::filesystem::path record_steps;  // --record-steps FILE
   double request_timeout_s = 0;        // --request-timeout-s: longest life of a request; 0: no limit
-  std::optional<bool> open_metrics;    // --open-metrics, --no-open-metrics; default: on a loopback listener
+  std::optional<bool> open_metrics;    // --open-metrics true or false; default: true on a loopback listener
   int64_t max_queued_requests = 1024;  // --max-queued-requests: more are answered with 429
   double sse_keepalive_s = 15;         // --sse-keepalive-s: silence before a comment is sent; 0: off
   double drain_timeout_s = 30;         // --drain-timeout-s: how long SIGTERM lets running requests finish
