@@ -104,7 +104,7 @@ class Naive {
   void evict(int64_t number) {
     const State gone = states[static_cast<size_t>(number)];
     states.erase(states.begin() + number);
-    evicted_.push_back({gone.salt, gone.ids});
+    evicted_.emplace_back(gone.salt, gone.ids);
     if (evicted_.size() > 1024) evicted_.pop_front();
     if (superseded(gone)) return;
     State* above = nullptr;
