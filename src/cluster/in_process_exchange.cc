@@ -1,4 +1,4 @@
-// Two meetings an exchange: at the first everybody's values are there, at the second everybody has copied them.
+// Exchanges in shared memory, and the meeting that they wait at.
 #include "cluster/in_process_exchange.h"
 
 #include <fmt/core.h>
@@ -26,7 +26,13 @@ void relax() {
 
 }  // namespace
 
-InProcessHub::InProcessHub(int ranks) : given_(static_cast<size_t>(ranks)) {}
+InProcessHub::InProcessHub(int ranks, int64_t max_values)
+    : ranks_(ranks), max_values_(max_values), turn_(static_cast<size_t>(ranks)) {
+  for (Given& given : given_) {
+    given.values.resize(static_cast<size_t>(ranks * max_values));
+    given.sizes.resize(static_cast<size_t>(ranks));
+  }
+}
 
 void InProcessHub::fail(int rank) noexcept {
   int none = -1;
@@ -60,24 +66,31 @@ void InProcessHub::meet() {
 }
 
 void InProcessHub::all_gather(int rank, std::span<const float> mine, std::span<float> all) {
-  if (all.size() != mine.size() * given_.size())
-    throw Error(ErrorCode::internal, "exchange between ranks", fmt::format("room for {} values", all.size()),
-                fmt::format("{} of {} ranks", mine.size(), ranks()));
-  given_[static_cast<size_t>(rank)] = mine;
+  const auto own = static_cast<size_t>(rank), count = static_cast<size_t>(ranks_),
+             most = static_cast<size_t>(max_values_);
+  if (all.size() != mine.size() * count || mine.size() > most) {
+    throw Error(ErrorCode::internal, "exchange between ranks",
+                fmt::format("{} values into room for {}", mine.size(), all.size()),
+                fmt::format("at most {} values of each of {} ranks", most, count));
+  }
+  if (mine.empty()) return;
+  Given& given = given_[turn_[own]];
+  turn_[own] ^= 1;
+  std::memcpy(given.values.data() + own * most, mine.data(), mine.size_bytes());
+  given.sizes[own] = mine.size();
   meet();
-  for (size_t other = 0; other < given_.size(); ++other) {
-    const std::span<const float> values = given_[other];
-    if (values.size() != mine.size())
+  for (size_t other = 0; other < count; ++other) {
+    if (given.sizes[other] != mine.size()) {
       throw Error(ErrorCode::internal, "exchange between ranks",
-                  fmt::format("rank {} gave {} values", other, values.size()), fmt::format("{}", mine.size()));
+                  fmt::format("rank {} gave {} values", other, given.sizes[other]), fmt::format("{}", mine.size()));
+    }
     float* to = all.data() + other * mine.size();
-    if (to != values.data() && !values.empty()) std::memcpy(to, values.data(), values.size_bytes());
+    if (to != mine.data()) std::memcpy(to, given.values.data() + other * most, mine.size_bytes());
   }
   if (rank == 0) {
     exchanges_.fetch_add(1, std::memory_order_relaxed);
-    bytes_.fetch_add(static_cast<int64_t>((given_.size() - 1) * mine.size_bytes()), std::memory_order_relaxed);
+    bytes_.fetch_add(static_cast<int64_t>((count - 1) * mine.size_bytes()), std::memory_order_relaxed);
   }
-  meet();
 }
 
 }  // namespace tandem::cluster

@@ -1,7 +1,8 @@
-// Ranks that are threads of one process exchange their values through this memory: nothing is sent, everybody copies
-// from everybody. For the CPU, and for tests of everything above.
+// Ranks that are threads of one process exchange their values through memory that they share: everybody writes a piece,
+// everybody waits for all, everybody reads all. For the CPU, and for tests of everything above.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <span>
@@ -15,9 +16,11 @@ namespace tandem::cluster {
 // Error(internal) at once.
 class InProcessHub {
  public:
-  explicit InProcessHub(int ranks);
+  // `max_values`: what a rank gives at most at a time.
+  InProcessHub(int ranks, int64_t max_values);
+  static int64_t bytes_of(int ranks, int64_t max_values) { return 2 * ranks * max_values * 4; }
 
-  int ranks() const { return static_cast<int>(given_.size()); }
+  int ranks() const { return ranks_; }
   // The first rank that fails is remembered.
   void fail(int rank) noexcept;
   int failed_rank() const { return failed_.load(); }  // −1: none
@@ -33,7 +36,17 @@ class InProcessHub {
   void meet();
   void throw_if_failed() const;
 
-  std::vector<std::span<const float>> given_;  // [ranks] during an exchange
+  // Exchanges use two buffers in turn. A rank that writes one again has met all others since, and they had read it by
+  // then: one meeting an exchange is enough.
+  struct Given {
+    std::vector<float> values;  // [ranks, max_values]
+    std::vector<size_t> sizes;  // [ranks]
+  };
+
+  int ranks_;
+  int64_t max_values_;
+  std::array<Given, 2> given_;
+  std::vector<size_t> turn_;  // [ranks] the buffer of the rank's next exchange
   std::atomic<int> arrived_{0};
   std::atomic<uint32_t> meetings_{0};
   std::atomic<int> sleepers_{0};

@@ -25,13 +25,13 @@ void on_ranks(InProcessHub& hub, const Body& body) {
 
 TEST(InProcessExchange, EveryRankGetsAllValuesInTheOrderOfRanks) {
   for (const int ranks : {1, 2, 3}) {
-    InProcessHub hub(ranks);
+    InProcessHub hub(ranks, 7);
     std::atomic<int> wrong{0};
     on_ranks(hub, [&](int rank, device::Exchange& exchange) {
       EXPECT_EQ(exchange.rank(), rank);
       EXPECT_EQ(exchange.ranks(), ranks);
       for (int round = 0; round < 2000; ++round) {
-        const auto n = static_cast<size_t>(round % 7);
+        const auto n = static_cast<size_t>(1 + round % 7);
         std::vector<float> all(n * static_cast<size_t>(ranks));
         const std::span<float> mine = std::span(all).subspan(n * static_cast<size_t>(rank), n);  // in place
         for (float& value : mine) value = static_cast<float>(1000 * rank + round);
@@ -46,7 +46,7 @@ TEST(InProcessExchange, EveryRankGetsAllValuesInTheOrderOfRanks) {
 }
 
 TEST(InProcessExchange, ValuesMayBeChangedAfterwards) {
-  InProcessHub hub(2);
+  InProcessHub hub(2, 4);
   std::atomic<int> wrong{0};
   on_ranks(hub, [&](int rank, device::Exchange& exchange) {
     float mine = 0;
@@ -64,7 +64,7 @@ TEST(InProcessExchange, ValuesMayBeChangedAfterwards) {
 
 TEST(InProcessExchange, ARankThatFailsFreesTheOthers) {
   for (const bool late : {false, true}) {  // before the others wait, or while they sleep
-    InProcessHub hub(3);
+    InProcessHub hub(3, 4);
     std::atomic<int> freed{0};
     on_ranks(hub, [&](int rank, device::Exchange& exchange) {
       float mine = 1, all[3];
@@ -88,7 +88,7 @@ TEST(InProcessExchange, ARankThatFailsFreesTheOthers) {
 }
 
 TEST(InProcessExchange, TheFirstToFailIsRemembered) {
-  InProcessHub hub(2);
+  InProcessHub hub(2, 4);
   EXPECT_EQ(hub.failed_rank(), -1);
   hub.fail(1);
   hub.fail(0);
@@ -96,7 +96,7 @@ TEST(InProcessExchange, TheFirstToFailIsRemembered) {
 }
 
 TEST(InProcessExchange, SizesThatDifferAreErrors) {
-  InProcessHub hub(2);
+  InProcessHub hub(2, 4);
   std::atomic<int> errors{0};
   on_ranks(hub, [&](int rank, device::Exchange& exchange) {
     std::vector<float> all(static_cast<size_t>(rank == 0 ? 2 : 4));
@@ -108,10 +108,12 @@ TEST(InProcessExchange, SizesThatDifferAreErrors) {
     }
   });
   EXPECT_EQ(errors, 2);
-  InProcessHub one(1);
+  InProcessHub one(1, 4);
   InProcessExchange exchange(one, 0);
   std::vector<float> values(3);
   EXPECT_THROW(exchange.all_gather(std::span(values).first(1), values), Error);
+  std::vector<float> many(5);
+  EXPECT_THROW(exchange.all_gather(many, many), Error);
 }
 
 }  // namespace

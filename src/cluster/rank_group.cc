@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "cluster/in_process_exchange.h"
 #include "device/threads.h"
+#include "forward/scratch.h"
 #include "model/split.h"
 
 namespace tandem::cluster {
@@ -25,6 +26,38 @@ struct Job {
   bool zero_first_embedding = true;
   forward::Probe* probe = nullptr;  // of rank 0
 };
+
+forward::Ranks ranks_of(GroupSize size, int32_t rank) {
+  return {rank, size.tensor_parallel_size, size.decode_context_parallel_size};
+}
+
+// Room for the largest step, so that reading one allocates nothing.
+void reserve(forward::Step& step, const forward::Capacity& capacity) {
+  const auto count = [](int64_t n) { return static_cast<size_t>(n); };
+  const size_t slots = count(capacity.slots), moves = slots + count(capacity.kept_states);
+  const int64_t stream_pages = capacity.max_stream_pages > 0 ? capacity.max_stream_pages : 2 * capacity.pages;
+  step.keeps.reserve(moves);
+  step.restores.reserve(moves);
+  step.page_copies.reserve(slots);
+  step.tokens.reserve(count(capacity.max_rows));
+  step.positions.reserve(count(capacity.max_rows));
+  step.segments.reserve(slots);
+  step.page_tables.reserve(slots * count(stream_pages));
+  step.logit_rows.reserve(count(capacity.max_logit_rows));
+  step.head_slots.reserve(slots);
+}
+
+// Most bytes of such a step.
+size_t step_bytes(const forward::Step& reserved) {
+  std::vector<std::byte> empty;
+  forward::write_step({}, empty);
+  return empty.size() + reserved.keeps.capacity() * sizeof(forward::StateMove) +
+         reserved.restores.capacity() * sizeof(forward::StateMove) +
+         reserved.page_copies.capacity() * sizeof(forward::PageCopy) +
+         reserved.segments.capacity() * sizeof(forward::Segment) + reserved.positions.capacity() * sizeof(int64_t) +
+         sizeof(int32_t) * (reserved.tokens.capacity() + reserved.page_tables.capacity() +
+                            reserved.logit_rows.capacity() + reserved.head_slots.capacity());
+}
 
 }  // namespace
 
@@ -56,17 +89,18 @@ struct RankGroup::State {
         const forward::Capacity& capacity, int threads, forward::Mutation mutation)
       : shape(s),
         size(group_size),
-        hub(std::clamp(group_size.tensor_parallel_size, 1, 2)),
+        hub(std::clamp(group_size.tensor_parallel_size, 1, 2),
+            forward::exchange_size(s, capacity, ranks_of(group_size, 0))),
         ranks(static_cast<size_t>(hub.ranks())) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       Rank& rank = ranks[r];
       rank.exchange = std::make_unique<InProcessExchange>(hub, static_cast<int>(r));
       rank.threads = std::make_unique<device::Threads>(threads);
       rank.model = std::make_unique<forward::TextModel>(
-          shape, weights, *rank.threads, capacity,
-          forward::Ranks{static_cast<int32_t>(r), size.tensor_parallel_size, size.decode_context_parallel_size},
-          *rank.exchange, mutation);
+          shape, weights, *rank.threads, capacity, ranks_of(size, static_cast<int32_t>(r)), *rank.exchange, mutation);
+      reserve(rank.step, capacity);
     }
+    bytes.reserve(step_bytes(ranks.front().step));
     for (size_t r = 1; r < ranks.size(); ++r) ranks[r].thread = std::thread([this, r] { serve(r); });
   }
 
@@ -148,11 +182,10 @@ RankGroup::RankGroup(const model::Shape& shape, const model::TextWeights& weight
 RankGroup::~RankGroup() = default;
 
 int64_t RankGroup::planned_bytes(const model::Shape& shape, GroupSize size, forward::Capacity capacity, int threads) {
-  int64_t sum = 0;
-  for (int32_t rank = 0; rank < size.tensor_parallel_size; ++rank) {
-    const forward::Ranks ranks{rank, size.tensor_parallel_size, size.decode_context_parallel_size};
-    sum += forward::TextModel::planned_bytes(shape, capacity, threads, ranks);
-  }
+  const int32_t ranks = size.tensor_parallel_size;
+  int64_t sum = InProcessHub::bytes_of(ranks, forward::exchange_size(shape, capacity, ranks_of(size, 0)));
+  for (int32_t rank = 0; rank < ranks; ++rank)
+    sum += forward::TextModel::planned_bytes(shape, capacity, threads, ranks_of(size, rank));
   return sum;
 }
 

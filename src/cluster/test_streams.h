@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <numeric>
 
 #include "cluster/rank_group.h"
@@ -35,7 +35,7 @@ inline ::testing::AssertionResult same(const Trace& a, const Trace& b) {
   const auto compare = [](const char* what, const Rows& x, const Rows& y) -> ::testing::AssertionResult {
     if (x.size() != y.size()) return ::testing::AssertionFailure() << what << ": " << x.size() << " and " << y.size();
     for (size_t i = 0; i < x.size(); ++i) {
-      if (std::memcmp(&x[i], &y[i], 4) != 0)
+      if (std::bit_cast<uint32_t>(x[i]) != std::bit_cast<uint32_t>(y[i]))
         return ::testing::AssertionFailure() << what << " " << i << ": " << std::hexfloat << x[i] << " and " << y[i];
     }
     return ::testing::AssertionSuccess();
