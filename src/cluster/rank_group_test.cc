@@ -26,13 +26,16 @@ TEST(RankGroup, PlannedBytes) {
 }
 
 // What a step exchanges is known from its shape (forward/cost.h).
-TEST(RankGroup, Exchanges) {
-  const Ids ids = ids_of("tinyA", "case_T46");
+class Exchanges : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
+
+TEST_P(Exchanges, AreWhatTheShapeSays) {
+  const auto& [model, name] = GetParam();
+  const Ids ids = ids_of(model, name);
   for (const GroupSize size : {one_rank, two_ranks, shared_pages}) {
-    Streams streams("tinyA", size);
+    Streams streams(model, size);
     forward::ExchangeCost sum;
     int64_t position = 0;
-    for (const int64_t rows : {8, 1, 3, 7, 20}) {  // the first steps see fewer pools than are selected
+    for (const int64_t rows : {8, 1, 3, 7, 20}) {  // tinyA's first steps see fewer pools than are selected
       Trace trace;
       streams.run(0, std::span(ids).subspan(static_cast<size_t>(position), static_cast<size_t>(rows)), position, trace);
       const forward::ExchangeCost step = forward::exchange_cost(
@@ -44,6 +47,12 @@ TEST(RankGroup, Exchanges) {
       position += rows;
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Exchanges,
+                         ::testing::Values(std::pair{"tinyA", "case_T46"}, std::pair{"tinyB", "case_T66"}));
+
+TEST(RankGroup, BytesOfAStepByHand) {
   // Two of [rows, hidden] for each of 8 layers and one for the embedding; the first half of 203 logits.
   const forward::ExchangeCost two = forward::exchange_cost(loaded("tinyA").shape, {0, 2, 1}, 0, 12, 12);
   EXPECT_EQ(two.exchanges, 2 * 8 + 2);
