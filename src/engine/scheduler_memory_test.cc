@@ -11,13 +11,14 @@ std::atomic<int64_t> allocations{0};
 }  // namespace
 
 // NOLINTBEGIN: the standard's own signatures
-void* operator new(std::size_t size) {
+// noinline: GCC otherwise sees through one of a pair and takes malloc and free for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 // NOLINTEND
 
 namespace tandem::engine {
