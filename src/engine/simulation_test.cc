@@ -12,10 +12,16 @@ std::string replay_line(uint64_t seed) {
   return "replay: TANDEM_SIMULATION_SEED=" + std::to_string(seed) + " engine_test --gtest_filter=Simulation.OneSeed";
 }
 
+// TANDEM_SIMULATION_SEEDS: more of them, for a long run.
+uint64_t seeds_to_run() {
+  const char* more = std::getenv("TANDEM_SIMULATION_SEEDS");
+  return more == nullptr ? 4000 : std::max<uint64_t>(4000, std::strtoull(more, nullptr, 10));
+}
+
 TEST(Simulation, EverythingHoldsForEverySeed) {
   set_log_level(LogLevel::error);
   SimulationResult sum;
-  for (uint64_t seed = 1; seed <= 4000; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds_to_run(); ++seed) {
     const SimulationResult result = simulate(seed);
     ASSERT_EQ(result.failure, "") << replay_line(seed);
     sum.requests += result.requests;
