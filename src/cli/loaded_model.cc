@@ -50,7 +50,18 @@ forward::Ranks ranks_of(const LoadOptions& options) {
           .decode_context_parallel_size = options.decode_context_parallel_size};
 }
 
-engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape) {
+// What the mapped weights leave of the machine's memory. Throws Error(does_not_fit) when that is nothing.
+int64_t memory_beside(int64_t weights) {
+  const int64_t machine = memory_of_machine();
+  if (machine == 0) return 0;  // not known: not checked
+  if (weights >= machine) {
+    throw Error(ErrorCode::does_not_fit, "weights", engine::size_at_least(weights),
+                "less than this machine's " + engine::size_at_most(machine));
+  }
+  return machine - weights;
+}
+
+engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape, int64_t weights) {
   const forward::Ranks ranks = ranks_of(options);
   const int threads = engine::threads_of_rank(checked_threads(options.threads), ranks);
   const auto bytes = [&](const forward::Capacity& capacity) {
@@ -64,7 +75,7 @@ engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape) {
                             .kept_states_memory = options.kept_states_memory,
                             .ranks = ranks,
                             .cache_type = cache_type(options.kv_cache_dtype),
-                            .machine_memory = memory_of_machine()});
+                            .machine_memory = memory_beside(weights)});
 }
 
 std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shape& shape) {
@@ -150,7 +161,7 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       defaults_(read_generation_defaults(folder_, shape_)),
       checkpoint_(model::Checkpoint::open(folder_)),
       weights_(model::load_text_weights(checkpoint_, shape_)),
-      plan_(plan_of(options, shape_)),
+      plan_(plan_of(options, shape_, checkpoint_.total_bytes())),
       threads_(plan_.ranks * engine::threads_of_rank(options.threads, ranks_of(options))),
       runner_(engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options), options.threads)) {
   record_steps(options);
