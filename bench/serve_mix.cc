@@ -4,6 +4,7 @@
 //   fill       gaps between the tokens of a stream beside a prompt of 16,384 tokens, against the slice budget
 //   overhead   time of the engine's thread outside the model, for a step of 8 streams
 //   idle       processor time of an engine without requests
+//   pool       a decode step at 2,048 tokens in a pool of 1,024 pages against one in a pool of 10
 // Floors as in cpu_generate: bytes over the read rate or multiply-adds over their rate, whichever is larger.
 //   serve_mix [MODEL] [--threads N] [--rounds N] [--json]
 #include <fmt/format.h>
@@ -99,6 +100,7 @@ class Bench {
     }
     fill();
     idle();
+    pools();
     print();
   }
 
@@ -227,6 +229,30 @@ class Bench {
     idle_ = (used() - before) / 2;
   }
 
+  void pools() {
+    constexpr int32_t stream_pages = 9, prompt_rows = 2048, rows = 64;
+    forward::Capacity small{.pages = stream_pages + 1, .max_stream_pages = stream_pages, .max_logit_rows = 1};
+    forward::Capacity large = small;
+    large.pages = 1024;
+    const std::vector<int32_t> ids = prompt(prompt_rows + rows, 7000);
+    forward::TextModel in_small(shape_, weights_, threads_, small), in_large(shape_, weights_, threads_, large);
+    const auto run = [&](forward::TextModel& text, int64_t position, int64_t count) {
+      text.run(forward::single_stream_step(
+          std::span(ids).subspan(static_cast<size_t>(position), static_cast<size_t>(count)), position, stream_pages));
+    };
+    for (forward::TextModel* text : {&in_small, &in_large}) {
+      for (int64_t position = 0; position < prompt_rows; position += small.max_rows)
+        run(*text, position, small.max_rows);
+    }
+    for (int64_t position = prompt_rows; position < prompt_rows + rows; ++position) {
+      for (const bool is_large : {false, true}) {
+        const auto start = Clock::now();
+        run(is_large ? in_large : in_small, position, 1);
+        (is_large ? in_large_ : in_small_).push_back(seconds(Clock::now() - start));
+      }
+    }
+  }
+
   double floor_of(int64_t rows) const {
     const forward::Cost cost = forward::step_cost(shape_, weights_, stream_prompt + stream_tokens / 2, rows, rows);
     return std::max(static_cast<double>(cost.bytes()) / median(read_),
@@ -253,7 +279,9 @@ class Bench {
                                        {"fill_gaps_s", gaps_},
                                        {"fill_slice_s", slice_ms / 1000},
                                        {"overhead_s_a_step", overhead_},
-                                       {"idle_cpu", idle_}};
+                                       {"idle_cpu", idle_},
+                                       {"small_pool_step_s", in_small_},
+                                       {"large_pool_step_s", in_large_}};
       fmt::print("{}\n", out.dump(1));
       return;
     }
@@ -267,6 +295,8 @@ class Bench {
                fill_seconds_, 1e3 * median(gaps_), 1e3 * quantile(gaps_, 0.99), 1e3 * quantile(gaps_, 1.0), slice_ms);
     fmt::print("overhead: {:.1f} us a step of {} streams; idle: {:.2f} % of a core\n", 1e6 * median(overhead_), streams,
                100 * idle_);
+    fmt::print("pool: a step in a pool of 1,024 pages takes {:.2f} times one in a pool of 10\n",
+               median(in_large_) / median(in_small_));
   }
 
   Options options_;
@@ -278,7 +308,7 @@ class Bench {
   TimedModel model_;
   engine::BatchEngine engine_;
   std::vector<std::byte> set_;
-  std::vector<double> fma_, read_, first_, second_, one_, many_, overhead_, gaps_;
+  std::vector<double> fma_, read_, first_, second_, one_, many_, overhead_, gaps_, in_small_, in_large_;
   double fill_seconds_ = 0, idle_ = 0;
 };
 
