@@ -32,8 +32,10 @@ class FakeModel : public StepRunner {
       : options_(options),
         slots_(static_cast<size_t>(options.slots)),
         records_(static_cast<size_t>(options.records)),
-        rows_(static_cast<size_t>(options.groups * options.pages * options.page_rows), -1) {
-    logits_.reserve(static_cast<size_t>(options.slots * vocabulary));
+        rows_(static_cast<size_t>(options.groups) * static_cast<size_t>(options.pages) *
+                  static_cast<size_t>(options.page_rows),
+              -1) {
+    logits_.reserve(static_cast<size_t>(options.slots) * vocabulary);
     row_.reserve(vocabulary);
     heads_.reserve(4096);
   }
@@ -140,8 +142,8 @@ class FakeModel : public StepRunner {
     };
     uint64_t paged = start;  // what the pages say, from the first row on
     for (int64_t position = 0; position < segment.position; ++position) paged = after(paged, *rows_of(position));
-    for (int32_t i = 0; i < segment.rows; ++i) {
-      const auto row = static_cast<size_t>(segment.first_row + i);
+    for (int32_t i = segment.first_row; i < segment.first_row + segment.rows; ++i) {
+      const auto row = static_cast<size_t>(i);
       require(step.positions[row] == state.length, "absolute positions");
       *rows_of(state.length) = step.tokens[row];
       paged = after(paged, *rows_of(state.length));

@@ -7,7 +7,7 @@ PageBook::PageBook(const SchedulerOptions& options)
     : page_rows_(options.capacity.page_rows),
       pages_(static_cast<int32_t>(options.capacity.pages), options.page_groups),
       index_(options.capacity.kept_states, pages_, page_rows_) {
-  pins_.reserve(static_cast<size_t>(2 * options.capacity.slots));  // a slot is kept and restored at most once a step
+  pins_.reserve(2 * static_cast<size_t>(options.capacity.slots));  // a slot is kept and restored at most once a step
 }
 
 bool PageBook::has_room(const Need& need) const {
