@@ -295,8 +295,28 @@ static inline int64_t matmul_row(const MatmulTile& t, int64_t first_end, int64_t
   return output;
 }
 
-// Values of a tile in the order of Pair, each row filled up to whole steps with zeros.
-constexpr int64_t ordered_floats = 64 * 1024;
+// Many rows against a BF16 or FP8 matrix of one slice and one leaf: weights are unpacked once for all rows, and sums go
+// straight to y.
+static inline void matmul_panel(const MatmulTile& t, int64_t output) {
+  const int64_t columns = t.last_column - t.first_column;
+  alignas(64) float panel[output_block][slice_length];
+  const std::byte* rows[output_block];
+  for (int o = 0; o < output_block; ++o) {
+    fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
+    rows[o] = reinterpret_cast<const std::byte*>(panel[o]);
+  }
+  for (int64_t r = 0; r < t.rows; r += row_block) {
+    const int64_t block = t.rows - r < row_block ? t.rows - r : row_block;
+    float part[row_block][output_block];
+    slice_sum_rows<LoadPanel, output_block>(block, rows, t.x + r * t.x_stride + t.first_column, t.x_stride, columns,
+                                            part);
+    for (int64_t i = 0; i < block; ++i) std::memcpy(t.y + (r + i) * t.y_stride + output, part[i], sizeof part[i]);
+  }
+}
+
+// Values of a tile of a few rows in the order of Pair, each row filled up to whole steps with zeros.
+constexpr int64_t few_rows = 2 * row_block;
+constexpr int64_t ordered_floats = few_rows * slice_length;
 static inline int64_t ordered_stride(int64_t columns) { return (columns + group - 1) / group * group; }
 static inline void order_values(const MatmulTile& t, int64_t columns, float* out) {
   const int64_t stride = ordered_stride(columns);
@@ -326,23 +346,23 @@ static inline void ordered_outputs(const MatmulTile& t, int64_t output, int64_t 
   }
 }
 
-// Several rows against a BF16 or FP8 matrix of one slice and one leaf. Values are put in order once for all outputs;
-// with more rows than two blocks the weights are unpacked once, too. Returns the first output that is left.
-static inline int64_t matmul_ordered(const MatmulTile& t, int64_t output) {
+// A few rows, as of several streams that decode together: values are put in order once for all outputs, and BF16
+// weights are unpacked in place, at most twice. (With many rows the ordered values no longer stay in the first cache.)
+static inline int64_t matmul_few_rows(const MatmulTile& t, int64_t output) {
+  if (output + output_block > t.last_output) return output;
   const int64_t columns = t.last_column - t.first_column;
-  if (output + output_block > t.last_output || t.rows * ordered_stride(columns) > ordered_floats) return output;
   alignas(64) float values[ordered_floats];
   order_values(t, columns, values);
-  const bool panel_pays = t.w->format == WeightFormat::fp8_block || t.rows > 2 * row_block;
+  const bool is_fp8 = t.w->format == WeightFormat::fp8_block;
   alignas(64) float panel[output_block][slice_length];
   const std::byte* rows[output_block];
   for (; output + output_block <= t.last_output; output += output_block) {
     for (int o = 0; o < output_block; ++o) {
-      if (panel_pays) fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
-      rows[o] = panel_pays ? reinterpret_cast<const std::byte*>(panel[o])
-                           : t.w->data + ((output + o) * stored_columns(*t.w) + t.first_column) * LoadBf16::bytes;
+      if (is_fp8) fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
+      rows[o] = is_fp8 ? reinterpret_cast<const std::byte*>(panel[o])
+                       : t.w->data + ((output + o) * stored_columns(*t.w) + t.first_column) * LoadBf16::bytes;
     }
-    if (panel_pays) {
+    if (is_fp8) {
       ordered_outputs<LoadPanelOrdered>(t, output, columns, rows, values);
     } else {
       ordered_outputs<LoadBf16Ordered>(t, output, columns, rows, values);
@@ -362,7 +382,13 @@ static void matmul(const MatmulTile& t) {
   const int64_t second_begin = cut > t.first_column ? cut : t.first_column;
   int64_t start = t.first_output;
   if (t.rows == 1 && t.w->format == WeightFormat::bf16) start = matmul_row(t, first_end, second_begin);
-  if (t.rows > 1 && t.w->format != WeightFormat::f32 && is_one_slice(t)) start = matmul_ordered(t, start);
+  if (t.rows > 1 && t.w->format != WeightFormat::f32 && is_one_slice(t)) {
+    if (t.rows <= few_rows) {
+      start = matmul_few_rows(t, start);
+    } else {
+      for (; start + output_block <= t.last_output; start += output_block) matmul_panel(t, start);
+    }
+  }
   for (int64_t output = start; output < t.last_output; output += output_block) {
     const int64_t outputs = t.last_output - output < output_block ? t.last_output - output : output_block;
     float leaf0[max_tile_rows][output_block], leaf1[max_tile_rows][output_block];
