@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -49,7 +50,7 @@ double seconds(Clock::duration duration) { return std::chrono::duration<double>(
 
 double quantile(std::vector<double> samples, double q) {
   std::sort(samples.begin(), samples.end());
-  return samples[static_cast<size_t>(q * static_cast<double>(samples.size() - 1) + 0.5)];
+  return samples[static_cast<size_t>(std::lround(q * static_cast<double>(samples.size() - 1)))];
 }
 double median(const std::vector<double>& samples) { return quantile(samples, 0.5); }
 
