@@ -104,8 +104,8 @@ struct TextModel::State {
 
   void check_segment(const Segment& segment, const Step& step, bool text) const {
     check_slot(segment.slot);
-    if (segment.rows < 1 || segment.first_row < 0 ||
-        segment.first_row + segment.rows > static_cast<int64_t>(step.tokens.size())) {
+    const auto step_rows = static_cast<int64_t>(step.tokens.size());
+    if (segment.rows < 1 || segment.first_row < 0 || int64_t{segment.first_row} + segment.rows > step_rows) {
       bad_step(fmt::format("segment of {} rows at row {}", segment.rows, segment.first_row));
     }
     if (segment.certain_rows < 0 || segment.certain_rows > segment.rows ||
@@ -113,10 +113,18 @@ struct TextModel::State {
       bad_step(fmt::format("{} certain rows of {}, at most {} may be uncertain", segment.certain_rows, segment.rows,
                            cache::max_window));
     }
+    constexpr int64_t largest_position = int64_t{1} << 40;  // sums below do not overflow
+    if (segment.position < 0 || segment.position > largest_position)
+      bad_step(fmt::format("position {}", segment.position));
+    for (int64_t i = 0; i < segment.rows; ++i) {
+      const int64_t position = step.positions[static_cast<size_t>(segment.first_row + i)];
+      if (position != segment.position + i)
+        bad_step(fmt::format("row {} of a segment at {} has position {}", i, segment.position, position));
+    }
     const int64_t pages = (segment.position + segment.rows + capacity.page_rows - 1) / capacity.page_rows;
     if (segment.page_table < 0 || segment.pages < pages ||
         (capacity.max_stream_pages > 0 && segment.pages > capacity.max_stream_pages) ||
-        segment.page_table + segment.pages > static_cast<int64_t>(step.page_tables.size())) {
+        int64_t{segment.page_table} + segment.pages > static_cast<int64_t>(step.page_tables.size())) {
       bad_step(fmt::format("page table of {} pages for {} tokens", segment.pages, segment.position + segment.rows));
     }
     for (int64_t i = 0; i < pages; ++i) {

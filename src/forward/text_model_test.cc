@@ -2,6 +2,7 @@
 #include "forward/text_model.h"
 
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "device/threads.h"
@@ -253,6 +254,12 @@ TEST(TextModel, AStepThatBreaksTheRulesIsRefused) {
   refused([](Step& s) { s.segments[0].slot = 2; });
   refused([](Step& s) { s.segments[0].rows = 14; });
   refused([](Step& s) { s.segments[0].position = 5; });
+  refused([](Step& s) { s.positions[4] = 5; });
+  refused([](Step& s) { s.segments[0].position = std::numeric_limits<int64_t>::max(); });
+  refused([](Step& s) { s.segments[0].position = -1; });
+  refused([](Step& s) { s.segments[0].first_row = std::numeric_limits<int32_t>::max(); });
+  refused([](Step& s) { s.segments[0].page_table = std::numeric_limits<int32_t>::max(); });
+  refused([](Step& s) { s.segments[0].pages = std::numeric_limits<int32_t>::max(); });
   refused([](Step& s) { s.segments[0].certain_rows = 16; });
   refused([](Step& s) { s.page_tables[0] = 0; });
   refused([](Step& s) { s.page_tables[0] = 9; });
