@@ -1,12 +1,15 @@
-// Log lines: formatted whole, then written in one call, so that lines of different threads never mix.
+// Log lines: formatted whole, then handed to the writer.
 #include "base/log.h"
+
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <ctime>
 #include <string>
+
+#include "base/log_writer.h"
 
 namespace tandem {
 namespace {
@@ -62,16 +65,24 @@ std::string plain_text(const LogField::Value& value) {
 }
 
 // `members`: more members of the JSON object, each with a comma before it.
-void write_line(LogLevel level, std::string_view text, std::string_view members) {
+std::string line_of(LogLevel level, std::string_view text, std::string_view members) {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm utc{};
   gmtime_r(&now, &utc);
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  const std::string line = write_json ? fmt::format("{{\"time\":\"{}\",\"level\":\"{}\",\"message\":\"{}\"{}}}\n",
-                                                    stamp, name_of(level), escaped(text), members)
-                                      : fmt::format("{} {}: {}\n", stamp, name_of(level), text);
-  std::fwrite(line.data(), 1, line.size(), stderr);  // one call, so lines of several threads do not mix
+  return write_json ? fmt::format("{{\"time\":\"{}\",\"level\":\"{}\",\"message\":\"{}\"{}}}\n", stamp, name_of(level),
+                                  escaped(text), members)
+                    : fmt::format("{} {}: {}\n", stamp, name_of(level), text);
+}
+
+std::string notice_of(int64_t dropped) {
+  return line_of(LogLevel::warning, fmt::format("{} log lines were dropped", dropped), {});
+}
+
+void write_line(LogLevel level, std::string_view text, std::string_view members) {
+  static auto* const writer = new LogWriter(STDERR_FILENO);  // never deleted: threads may log until the very end
+  writer->write(line_of(level, text, members), notice_of);
 }
 
 }  // namespace
