@@ -28,12 +28,13 @@ void check_model_name(ChatRequest& request, const ServedModel& model, bool stric
   }
 }
 
-// Sentence and code of D.9, which clients match to decide that they should shorten the conversation.
+// Phrases and code of D.9, which clients match to decide that they should shorten the conversation. A prompt has to
+// leave room for one token of reply, so the longest is one short of the window.
 ApiError prompt_too_long(size_t prompt_tokens, int64_t max_model_len) {
   return {400, "invalid_request_error",
           fmt::format("This model's maximum context length is {0} tokens. However, your request has {1} input tokens "
-                      "(prompt is too long: {1} tokens > {0} maximum).",
-                      max_model_len, prompt_tokens),
+                      "and the reply needs at least one (prompt is too long: {1} tokens > {2} maximum).",
+                      max_model_len, prompt_tokens, max_model_len - 1),
           "messages", "context_length_exceeded"};
 }
 

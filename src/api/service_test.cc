@@ -1,5 +1,7 @@
 // The endpoints over a scripted engine: models, health, what reaches the engine, what is refused. Sockets come in
 // src/http.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -146,8 +148,23 @@ TEST_F(ServiceTest, PromptTooLong) {
   EXPECT_EQ(message.rfind("This model's maximum context length is 12 tokens. However, your request has ", 0), 0u)
       << message;
   EXPECT_NE(message.find("prompt is too long: "), std::string::npos);
-  EXPECT_NE(message.find(" tokens > 12 maximum)."), std::string::npos);
+  EXPECT_NE(message.find(" tokens > 11 maximum)."), std::string::npos);
   EXPECT_EQ(setup.engine.count(), 0u);
+}
+
+TEST_F(ServiceTest, APromptMustLeaveRoomForOneTokenOfReply) {
+  Setup setup;
+  setup.chat("");
+  const auto length = static_cast<int64_t>(setup.engine.request(0).prompt_ids.size());
+  setup.served.max_model_len = length + 1;
+  EXPECT_TRUE(setup.chat("")->replies.empty());  // runs
+  EXPECT_EQ(setup.engine.request(1).max_tokens, 1);
+  setup.served.max_model_len = length;
+  const std::string message = only_reply(*setup.chat(""), 400)["error"]["message"];
+  EXPECT_NE(message.find(fmt::format("(prompt is too long: {} tokens > {} maximum).", length, length - 1)),
+            std::string::npos)
+      << message;
+  EXPECT_EQ(setup.engine.count(), 2u);
 }
 
 TEST_F(ServiceTest, ModelNames) {

@@ -136,7 +136,7 @@ class ChatTest(unittest.TestCase):
         self.assertRegex(
             message,
             r"^This model's maximum context length is 4096 tokens\. However, your request has \d+ input tokens "
-            r"\(prompt is too long: \d+ tokens > 4096 maximum\)\.$",
+            r"and the reply needs at least one \(prompt is too long: \d+ tokens > 4095 maximum\)\.$",
         )
 
     def test_33_mib_body(self):
