@@ -24,6 +24,14 @@ void on_interrupt(int) { interrupted = true; }
 
 [[noreturn]] void refuse(const char* where) { throw Error(ErrorCode::resource, where, std::strerror(errno)); }
 
+// The reader has gone (`tandem generate | head -1`): nothing is wrong and there is nothing to say, so the program ends
+// as every other in a pipeline does. SIGPIPE is ignored until here for the sake of the log and of recordings.
+void end_by_broken_pipe() {
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
+  errno = EPIPE;  // it may be blocked
+}
+
 // Bytes read, 0 at the end, -1 when a signal came first.
 ssize_t read_some(std::string& buffer) {
   char block[4096];
@@ -39,7 +47,10 @@ void write_out(std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse("standard output");
+    if (count < 0) {
+      if (errno == EPIPE) end_by_broken_pipe();
+      refuse("standard output");
+    }
     text.remove_prefix(static_cast<size_t>(count));
   }
 }

@@ -7,7 +7,8 @@
 
 namespace tandem::cli {
 
-// Writes and flushes. Throws Error(resource) if the text could not be written.
+// Writes and flushes. Throws Error(resource) if the text could not be written; when its reader has gone, the program
+// ends by SIGPIPE.
 void write_out(std::string_view text);
 
 // Everything up to the end of standard input. Throws Error(resource).

@@ -1,8 +1,12 @@
 // Recordings: what was written is read, replays give the same checksums, and damaged files are refused.
 #include "engine/step_recording.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <fstream>
 
 #include "base/error.h"
@@ -148,6 +152,30 @@ TEST_F(RecordingTest, AFullDiskEndsTheRecordingAndNotTheEngine) {
   StepRecorder recorder(model, "/dev/full", header());
   recorder.run(forward::single_stream_step(std::vector<int32_t>{1, 2, 3}, 0, 1));
   EXPECT_EQ(model.step_count, 1);
+}
+
+// With SIGPIPE ignored, as the program has it.
+TEST_F(RecordingTest, AReaderThatLeavesEndsTheRecordingAndNotTheEngine) {
+  auto* const before = std::signal(SIGPIPE, SIG_IGN);
+  const auto path = std::filesystem::temp_directory_path() / ("tandem-steps-" + std::to_string(::getpid()));
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  testing::internal::CaptureStderr();
+  {
+    FakeModel model(model_options_);
+    StepRecorder recorder(model, path, header());
+    const auto step = forward::single_stream_step(std::vector<int32_t>{1, 2, 3}, 0, 1);
+    recorder.run(step);
+    ::close(reader);
+    for (int i = 0; i < 3; ++i) recorder.run(step);
+    EXPECT_EQ(model.step_count, 4);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  EXPECT_NE(log.find("the recording of steps ends here"), std::string::npos) << log;
+  std::filesystem::remove(path);
+  std::signal(SIGPIPE, before);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 
 from program import NANO, PROGRAM, SMALL, TandemTest, main, tandem
@@ -183,6 +184,27 @@ class Output(TandemTest):
                                   stderr=subprocess.PIPE, timeout=120, check=False)
         self.assertEqual(done.returncode, 5)
         self.assertIn(b"standard output", done.stderr)
+
+    def test_a_reader_that_leaves_ends_the_program_quietly(self):
+        for words in (["generate", NANO, *SMALL, "--prompt", "a", "--max-tokens", "4000"], ["chat", NANO, *SMALL], ["--help"]):
+            reader, writer = os.pipe()
+            os.close(reader)
+            done = subprocess.run([PROGRAM, *words], input=b"Hello\nHello\n", stdout=writer, stderr=subprocess.PIPE,
+                                  timeout=120, check=False)
+            os.close(writer)
+            self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, b""), words)
+
+    def test_output_that_is_closed(self):
+        done = subprocess.run(["sh", "-c", 'exec "$0" generate "$@" >&-', PROGRAM, NANO, *SMALL, "--prompt", "a", "--max-tokens", "4"],
+                              stderr=subprocess.PIPE, timeout=120, check=False)
+        self.assertEqual(done.returncode, 5)
+        self.assertIn(b"standard output", done.stderr)
+
+    def test_errors_that_nobody_can_read(self):
+        for closed in ("2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
+            done = subprocess.run(["sh", "-c", f'exec "$0" generate "$@" {closed}', PROGRAM, NANO, "--prompt-ids", "x"],
+                                  timeout=120, check=False)
+            self.assertEqual(done.returncode, 2, closed)
 
 
 main()
