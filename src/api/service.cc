@@ -90,16 +90,15 @@ Reply Service::metrics() const {
 
 Reply Service::health() const {
   const engine::Status status = model_ ? model_->engine->status() : engine::Status{};
-  const bool busy = status.running + status.waiting > 0;
   std::string_view state = "ok";
   if (status.broken) {
     state = "broken";
   } else if (draining_) {
     state = "draining";
+  } else if (status.stuck) {
+    state = "stuck";
   } else if (!status.ready) {
     state = "loading";
-  } else if (busy && status.seconds_since_last_step > options_.stuck_after_s) {
-    state = "stuck";
   }
   Reply reply = json_reply(state == "ok" ? 200 : 503, health_json(state, status));
   if (reply.status == 503) reply.headers.emplace_back("Retry-After", "5");
@@ -133,7 +132,7 @@ void Service::require_place() const {
   const auto in_engine =
       std::count_if(sessions_.begin(), sessions_.end(),
                     [](const std::shared_ptr<ChatSession>& session) { return session->in_engine(); });
-  if (preparing_ + in_engine >= model_->max_running + options_.max_queued_requests) throw queue_full();
+  if (preparing_ + in_engine - model_->max_running >= options_.max_queued_requests) throw queue_full();
 }
 
 void Service::chat(HttpRequest request, std::shared_ptr<Responder> responder) {

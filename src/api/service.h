@@ -16,9 +16,8 @@ namespace tandem::api {
 
 struct ServiceOptions {
   ChatRules chat;
-  int64_t max_queued_requests = 1024;  // requests that may wait for a stream; more are answered with 429
-  double request_timeout_s = 0;        // from arrival; a request that takes longer is answered with 504; 0: no limit
-  double stuck_after_s = 300;          // /health fails when a busy engine has finished no step for so long
+  int64_t max_queued_requests = 256;  // requests that may wait for a stream; more are answered with 429
+  double request_timeout_s = 0;       // from arrival; a request that takes longer is answered with 504; 0: no limit
 };
 
 // Everything but the constructor is called on the io thread.

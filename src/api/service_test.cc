@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -211,14 +212,18 @@ TEST_F(ServiceTest, HealthSaysHowTheEngineIs) {
                          {"pool_rows", 1024}, {"free_rows", 256}, {"reclaimable_rows", 512},
                          {"kept_states", 4},  {"steps", 17},      {"seconds_since_last_step", 0.25}};
   EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 200), expected);
-  status.seconds_since_last_step = 301;
+  status.seconds_since_last_step = 301;  // idle for long, or the process was paused: that is the watchdog's to judge
+  EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 200)["status"], "ok");
+  status.stuck = true;
+  status.ready = false;
   const auto stuck = setup.call("GET", "/health");
   EXPECT_EQ(only_reply(*stuck, 503)["status"], "stuck");
   EXPECT_EQ(stuck->replies[0].headers.at(0), std::make_pair(std::string("Retry-After"), std::string("5")));
-  status.running = status.waiting = 0;  // idle for long is not stuck
+  status.broken = true;
+  EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 503)["status"], "broken");
+  status.stuck = status.broken = false;
+  status.ready = true;
   EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 200)["status"], "ok");
-  status.waiting = 1;
-  EXPECT_EQ(only_reply(*setup.call("GET", "/health"), 503)["status"], "stuck");
 }
 
 void expect_queue_full(const RecordingResponder& refused) {
@@ -243,6 +248,18 @@ TEST_F(ServiceTest, FullQueueRefusesExactlyTheSurplus) {
     EXPECT_TRUE(i % 2 ? clients[i]->closed : clients[i]->replies.at(0).status == 200) << i;
   }
   EXPECT_TRUE(setup.chat("")->replies.empty());  // there is room again
+}
+
+// Settings that no command line passes on, but sums must not overflow.
+TEST_F(ServiceTest, TheLargestNumbersOfPlacesAreNoOverflow) {
+  ServiceOptions options;
+  options.max_queued_requests = std::numeric_limits<int64_t>::max();
+  Setup setup(options);
+  for (const int64_t running : {int64_t{1}, std::numeric_limits<int64_t>::max()}) {
+    setup.served.max_running = running;
+    EXPECT_TRUE(setup.chat("")->replies.empty());
+  }
+  EXPECT_EQ(setup.engine.count(), 2u);
 }
 
 // Requests that arrive together are counted while they are being tokenised.

@@ -32,7 +32,7 @@ struct LoadOptions {
 
   double prefill_slice_ms = 200;       // --prefill-slice-ms
   double fill_share = 0.5;             // --fill-share
-  int64_t max_waiting = 1024;          // --max-queued-requests
+  int64_t max_waiting = 256;           // --max-queued-requests
   double watchdog_s = 0;               // --watchdog-s; 0: none
   bool watchdog_exit = false;          // --watchdog-exit: the process ends with status 70 when the engine is stuck
   std::filesystem::path record_steps;  // --record-steps; empty: none

@@ -19,6 +19,7 @@
 #include "cli/loaded_model.h"
 #include "cli/serve_loop.h"
 #include "engine/engine.h"
+#include "engine/scheduler_options.h"
 #include "http/server.h"
 
 namespace tandem::cli {
@@ -27,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int workers = 2;          // one long prompt must not hold up short ones
+constexpr int workers = 2;  // one long prompt must not hold up short ones
 constexpr int32_t most_streams = 8;
 constexpr int smoke_tokens = 16;
 
@@ -40,8 +41,11 @@ void check(const ServeOptions& options) {
     throw Error(ErrorCode::usage, flag, found, expected);
   };
   constexpr double longest_s = 86400;
-  if (options.max_queued_requests < 1) {
-    refuse("--max-queued-requests", fmt::format("{}", options.max_queued_requests), "at least 1");
+  if (options.max_queued_requests < 1 || options.max_queued_requests > engine::most_waiting) {
+    refuse("--max-queued-requests", fmt::format("{}", options.max_queued_requests), "1 to 1000000");
+  }
+  if (!(options.fill_share >= engine::smallest_fill_share && options.fill_share <= 1)) {
+    refuse("--fill-share", fmt::format("{}", options.fill_share), "0.01 to 1");
   }
   if (!(options.sse_keepalive_s >= 0 && options.sse_keepalive_s <= longest_s)) {
     refuse("--sse-keepalive-s", fmt::format("{}", options.sse_keepalive_s), "0 to 86400 seconds");
@@ -79,7 +83,6 @@ api::ServiceOptions service_options(const ServeOptions& options) {
   service.chat.seed_from_prompt = options.default_seed == "prompt";
   service.max_queued_requests = options.max_queued_requests;
   service.request_timeout_s = options.request_timeout_s;
-  if (options.watchdog_s > 0) service.stuck_after_s = options.watchdog_s;
   return service;
 }
 

@@ -37,7 +37,7 @@ struct ServeOptions {
   std::filesystem::path record_steps;  // --record-steps FILE
   double request_timeout_s = 0;        // --request-timeout-s: longest life of a request; 0: no limit
   std::optional<bool> open_metrics;    // --open-metrics true or false; default: true on a loopback listener
-  int64_t max_queued_requests = 1024;  // --max-queued-requests: more are answered with 429
+  int64_t max_queued_requests = 256;   // --max-queued-requests: more are answered with 429
   double sse_keepalive_s = 15;         // --sse-keepalive-s: silence before a comment is sent; 0: off
   double drain_timeout_s = 30;         // --drain-timeout-s: how long SIGTERM lets running requests finish
 };

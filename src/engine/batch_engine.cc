@@ -10,6 +10,11 @@
 #include "base/log.h"
 
 namespace tandem::engine {
+namespace {
+
+constexpr const char* stuck_reason = "no step has finished for a long time";
+
+}  // namespace
 
 BatchEngine::BatchEngine(StepRunner& runner, const BatchEngineOptions& options)
     : runner_(runner), options_(options), scheduler_(options.scheduler), progress_(now()) {
@@ -21,8 +26,10 @@ BatchEngine::BatchEngine(StepRunner& runner, const BatchEngineOptions& options)
   cancel_inbox_.reserve(slots);
   status_ = scheduler_.status();
   if (options.watchdog_s > 0)
-    watchdog_ = std::make_unique<Watchdog>(
-        options.watchdog_s, [this] { return seconds_without_progress(); }, [this](double s) { set_stuck(s); });
+    watchdog_ =
+        std::make_unique<Watchdog>(options.watchdog_s, Watchdog::Actions{.look = [this] { return progress(); },
+                                                                         .on_stuck = [this] { set_stuck(); },
+                                                                         .on_recovered = [this] { clear_stuck(); }});
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -38,7 +45,7 @@ BatchEngine::~BatchEngine() {
 
 void BatchEngine::refuse_if_closed() const {
   if (!broken_.empty()) throw Error(ErrorCode::resource, "engine", "broken: " + broken_, "a restart of the program");
-  if (!stuck_.empty()) throw Error(ErrorCode::resource, "engine", stuck_, "a restart of the program");
+  if (is_stuck_) throw Error(ErrorCode::resource, "engine", stuck_reason, "one to finish, or a restart of the program");
   if (stopping_ || !admits_) throw Error(ErrorCode::resource, "engine", "stopping");
 }
 
@@ -76,10 +83,11 @@ Status BatchEngine::status() const {
   status.running = scheduler_.running();
   status.waiting = scheduler_.waiting() + std::ssize(inbox_);
   status.broken = !broken_.empty();
+  status.stuck = is_stuck_;
   if (status.broken)
     status.reason = broken_;
-  else if (!stuck_.empty())
-    status.reason = stuck_;
+  else if (is_stuck_)
+    status.reason = stuck_reason;
   else if (stopping_ || !admits_)
     status.reason = "stopping";
   status.ready = status.reason.empty();
@@ -154,7 +162,6 @@ void BatchEngine::publish(bool busy) {
 // Whoever asks after the first `finished` must find the engine broken already.
 void BatchEngine::break_down(const std::string& reason) {
   const std::string why = reason.empty() ? "a step failed" : reason;
-  log(LogLevel::error, "engine broken: {}", why);
   {
     const std::lock_guard lock(mutex_);
     broken_ = why;
@@ -162,21 +169,38 @@ void BatchEngine::break_down(const std::string& reason) {
     for (auto& job : inbox_) scheduler_.enqueue(std::move(job));
     inbox_.clear();
   }
+  log(LogLevel::error, "engine broken: {}", why);
   scheduler_.end_all(FinishReason::error, "the engine failed: " + why, now());
 }
 
-double BatchEngine::seconds_without_progress() const {
+Progress BatchEngine::progress() const {
   const std::lock_guard lock(mutex_);
-  return busy_ ? std::chrono::duration<double>(now() - progress_).count() : 0;
+  return {.busy = busy_, .mark = progress_.count()};
 }
 
-void BatchEngine::set_stuck(double seconds) {
-  {
-    const std::lock_guard lock(mutex_);
-    stuck_ = fmt::format("no step has finished for {:.1f} s", seconds);
-    log(LogLevel::error, "watchdog: {}; {}", stuck_, snapshot_.text());
+// The dump is for people; what is done about it does not wait for it, nor depend on it.
+void BatchEngine::set_stuck() {
+  try {
+    std::string dump;
+    double seconds = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      is_stuck_ = true;
+      seconds = std::chrono::duration<double>(now() - progress_).count();
+      dump = snapshot_.text();
+    }
+    log(LogLevel::error, "watchdog: no step has finished for {:.1f} s; {}", seconds, dump);
+  } catch (...) {  // no memory for it, perhaps the reason of all
   }
   if (options_.on_stuck) options_.on_stuck();
+}
+
+void BatchEngine::clear_stuck() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stuck_ = false;
+  }
+  log(LogLevel::warning, "watchdog: steps finish again; requests are taken again");
 }
 
 }  // namespace tandem::engine

@@ -21,7 +21,7 @@ namespace tandem::engine {
 struct BatchEngineOptions {
   SchedulerOptions scheduler;
   double watchdog_s = 0;           // no step finished for so long while busy: the engine is stuck; 0: no watchdog
-  std::function<void()> on_stuck;  // called on the watchdog's thread after its dump; may be empty
+  std::function<void()> on_stuck;  // called on the watchdog's thread after its dump, each time; may be empty
 };
 
 class BatchEngine : public Engine {
@@ -51,8 +51,9 @@ class BatchEngine : public Engine {
   void publish(bool busy);
   void break_down(const std::string& reason);
   void refuse_if_closed() const;  // with mutex_ held
-  double seconds_without_progress() const;
-  void set_stuck(double seconds);
+  Progress progress() const;
+  void set_stuck();
+  void clear_stuck();
 
   StepRunner& runner_;
   const BatchEngineOptions options_;
@@ -65,8 +66,9 @@ class BatchEngine : public Engine {
   std::vector<uint64_t> cancel_inbox_;
   uint64_t next_number_ = 1;
   bool stopping_ = false, admits_ = true;
-  std::string broken_, stuck_;  // why; empty: not so
-  Status status_;               // as of the last step
+  std::string broken_;  // why; empty: not so
+  bool is_stuck_ = false;
+  Status status_;  // as of the last step
   Snapshot snapshot_;
   bool busy_ = false;
   Time progress_{0};  // when the last step ended or the engine last became busy

@@ -86,11 +86,12 @@ void check_options(const SchedulerOptions& options) {
   if (capacity.max_rows < capacity.slots)
     refuse("--max-num-batched-tokens", capacity.max_rows, fmt::format("at least --max-num-seqs {}", capacity.slots));
   at_least("max_logit_rows", capacity.max_logit_rows, capacity.slots);
-  at_least("--max-queued-requests", options.max_waiting, 1);
+  if (options.max_waiting < 1 || options.max_waiting > most_waiting)
+    refuse("--max-queued-requests", options.max_waiting, fmt::format("1 to {}", most_waiting));
   if (!(options.prefill_slice_ms >= 0 && options.prefill_slice_ms <= 3.6e6))
     refuse("--prefill-slice-ms", options.prefill_slice_ms, "0 (off) to 3600000");
-  if (!(options.fill_share > 0 && options.fill_share <= 1))
-    refuse("--fill-share", options.fill_share, "a number in (0, 1]");
+  if (!(options.fill_share >= smallest_fill_share && options.fill_share <= 1))
+    refuse("--fill-share", options.fill_share, fmt::format("{} to 1", smallest_fill_share));
   at_least("smallest_stride", options.keep.smallest_stride, 0);
   at_least("largest_stride", options.keep.largest_stride, options.keep.smallest_stride);
   at_least("stride_divisor", options.keep.stride_divisor, 1);

@@ -40,6 +40,8 @@ struct Request {
   std::string cache_salt;               // only requests with the same salt share kept states
   std::vector<int64_t> keep_positions;  // where a later prompt is likely to part from this one, in (0, prompt]: the end
                                         // of the system prompt, the end of the history before the generation prompt
+  int64_t shared_prefix = 0;  // one of them, or 0: the end of what other conversations begin with, too (system
+                              // prompt and tools); its state leaves by recency only, however this one goes on
   std::vector<PromptPart> prompt_parts;  // for the reason of a miss
   bool needs_every_prompt_row = false;   // prompt logprobs are asked for: nothing may be skipped
 
@@ -71,6 +73,7 @@ struct Event {
 struct Status {
   bool ready = false;
   bool broken = false;               // latched: a step failed; restart the program
+  bool stuck = false;                // the watchdog's: no step has finished for too long; ends with the next that does
   std::string reason;                // why broken or not ready
   int64_t running = 0, waiting = 0;  // streams in slots; requests in the queue (given back ones included)
   int64_t max_model_len = 0;

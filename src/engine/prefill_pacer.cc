@@ -8,12 +8,15 @@ namespace tandem::engine {
 namespace {
 
 constexpr int32_t row_step = 16;
+constexpr double longest_debt_ms = 1e9;  // twelve days: fits nanoseconds, whatever a clock says
 constexpr double weight_of_slower = 0.5, weight_of_faster = 0.25;  // a slice too long hurts more than one too short
 
 }  // namespace
 
 PrefillPacer::PrefillPacer(double slice_ms, double share, int32_t max_rows)
-    : slice_ms_(slice_ms), share_(share), max_rows_(max_rows) {}
+    : slice_ms_(slice_ms),
+      share_(share >= smallest_fill_share ? std::min(share, 1.0) : smallest_fill_share),
+      max_rows_(max_rows) {}
 
 int32_t PrefillPacer::slice_rows() const {
   if (slice_ms_ <= 0) return max_rows_;
@@ -33,7 +36,8 @@ void PrefillPacer::step_done(const Measured& step) {
     ms_per_row_ += (measured > ms_per_row_ ? weight_of_slower : weight_of_faster) * (measured - ms_per_row_);
   }
   if (!step.on_credit || slice_ms_ <= 0) return;
-  const auto owed = std::chrono::duration<double, std::milli>(ms * (1 - share_) / share_);
+  const double owed_ms = std::clamp(ms * (1 - share_) / share_, 0.0, longest_debt_ms);
+  const std::chrono::duration<double, std::milli> owed(owed_ms);
   credit_at_ = step.ended + std::chrono::duration_cast<Time>(owed);
 }
 

@@ -11,7 +11,8 @@ namespace tandem::engine {
 
 class PrefillPacer {
  public:
-  // slice_ms 0: slices are bounded by max_rows alone. share: of the time, (0, 1].
+  // slice_ms 0: slices are bounded by max_rows alone. share: of the time, smallest_fill_share to 1 (what is outside is
+  // taken as the nearer of them).
   PrefillPacer(double slice_ms, double share, int32_t max_rows);
 
   // Rows of a step of about slice_ms, by the steps measured so far: a multiple of 16, at least 16, at most max_rows.

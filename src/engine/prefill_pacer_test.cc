@@ -1,6 +1,7 @@
 // Slices that take their budget, the decoding streams' share of the time, and the division of a slice.
 #include "engine/prefill_pacer.h"
 
+#include <limits>
 #include <random>
 
 namespace tandem::engine {
@@ -46,6 +47,29 @@ TEST(PrefillPacer, DecodingStreamsGetTheirShareOfTheTime) {
     EXPECT_FALSE(pacer.has_credit(now + ms(owed - 0.01)));
     EXPECT_TRUE(pacer.has_credit(now + ms(owed + 0.01)));
   }
+}
+
+TEST(PrefillPacer, SharesAndTimesOutOfRangeAreTakenAsTheNearest) {
+  const auto debt_ms = [](double share, double step_ms) {
+    PrefillPacer pacer(200, share, 4096);
+    Time now = ms(1000);
+    run(pacer, now, 100, step_ms, 0);
+    int64_t low = 0, high = int64_t{1} << 41;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (pacer.has_credit(now + std::chrono::milliseconds(middle))) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  };
+  for (const double share : {0.01, 0.001, 1e-300, 0.0, -1.0, std::numeric_limits<double>::quiet_NaN()})
+    EXPECT_EQ(debt_ms(share, 100), 9'900) << share;
+  for (const double share : {1.0, 1.5, std::numeric_limits<double>::infinity()}) EXPECT_EQ(debt_ms(share, 100), 0);
+  EXPECT_EQ(debt_ms(0.01, 1e12), 1'000'000'000);  // a step of thirty years
+  EXPECT_EQ(debt_ms(0.01, -500), 0);              // a clock that went back
 }
 
 TEST(PrefillPacer, WhatNeedsNoCreditTakesNone) {

@@ -80,8 +80,8 @@ std::unique_ptr<Job> Scheduler::make_job(Request request, Engine::Sink sink, Tim
 }
 
 void Scheduler::check_queue(int64_t not_ended) const {
-  const int64_t slots = std::ssize(streams_);
-  if (not_ended >= slots + options_.max_waiting) throw QueueFull(not_ended - slots);
+  const int64_t waiting = not_ended - std::ssize(streams_);
+  if (waiting >= options_.max_waiting) throw QueueFull(waiting);
 }
 
 void Scheduler::enqueue(std::unique_ptr<Job> job) {

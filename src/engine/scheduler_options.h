@@ -12,6 +12,9 @@ namespace tandem::engine {
 // A point in time since an epoch of the caller's choice: the scheduler has no clock of its own.
 using Time = std::chrono::nanoseconds;
 
+constexpr int64_t most_waiting = 1'000'000;
+constexpr double smallest_fill_share = 0.01;  // below, prompts would all but stop
+
 struct SchedulerOptions {
   int32_t vocab_size = 0;      // rows of the embedding and of the head
   int32_t sampled_tokens = 0;  // ids from here on have no text and are never sampled (the tokenizer's size)
@@ -22,9 +25,9 @@ struct SchedulerOptions {
   int32_t page_groups = 1;       // decode-context-parallel size: table entry j is a page of group j mod page_groups
   int64_t kept_state_bytes = 0;  // of one record, for Status
 
-  int64_t max_waiting = 1024;     // requests beyond those in slots
+  int64_t max_waiting = 256;      // requests beyond those in slots, 1 to most_waiting
   double prefill_slice_ms = 200;  // longest step with prompt rows while others decode; 0: no bound
-  double fill_share = 0.5;        // share of the time that prompts get while others decode, (0, 1]
+  double fill_share = 0.5;        // share of the time that prompts get while others decode, smallest_fill_share to 1
   KeepRules keep;
 };
 

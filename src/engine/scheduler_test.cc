@@ -1,6 +1,8 @@
 // Rounds, slices, growth, giving back, cancellation, limits: one rule a test, over a model with known answers.
 #include "engine/scheduler.h"
 
+#include <limits>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/scheduler_fixture.h"
@@ -269,7 +271,12 @@ TEST_F(SchedulerTest, SettingsOutsideTheirRangeAreNamed) {
   refused("--max-queued-requests", [](auto& o) { o.max_waiting = 0; });
   refused("--prefill-slice-ms", [](auto& o) { o.prefill_slice_ms = -1; });
   refused("--fill-share", [](auto& o) { o.fill_share = 0; });
+  refused("--max-queued-requests", [](auto& o) { o.max_waiting = most_waiting + 1; });
+  refused("--max-queued-requests", [](auto& o) { o.max_waiting = std::numeric_limits<int64_t>::max(); });
   refused("--fill-share", [](auto& o) { o.fill_share = 1.5; });
+  refused("--fill-share", [](auto& o) { o.fill_share = 0.0099; });
+  refused("--fill-share", [](auto& o) { o.fill_share = 1e-300; });
+  refused("--fill-share", [](auto& o) { o.fill_share = std::numeric_limits<double>::quiet_NaN(); });
   refused("max_model_len", [](auto& o) { o.max_model_len = 1; });
   refused("pages", [](auto& o) { o.capacity.pages = 1; });
   refused("max_logit_rows", [](auto& o) { o.capacity.max_logit_rows = 7; });

@@ -17,10 +17,10 @@ READY = re.compile(r"tandem: serving (\S+) on http://([^:]+):(\d+) ")
 
 
 class Server:
-    """A running server on a free port. Use as a context manager."""
+    """A running server on a free port. Use as a context manager. `log` (a file; taken over) gets its standard error."""
 
-    def __init__(self, *flags, env=None):
-        self.log = tempfile.TemporaryFile(mode="w+")
+    def __init__(self, *flags, env=None, log=None):
+        self.log = log or tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
             [PROGRAM, "serve", MODEL, "--port", "0", "--kv-cache-memory", "128MiB", *flags],
             stdout=subprocess.PIPE,

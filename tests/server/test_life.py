@@ -143,5 +143,103 @@ class StopTest(unittest.TestCase):
             self.assertEqual(self.exit_status(server), 0)
 
 
+class LogReaderTest(unittest.TestCase):
+    """A pipe takes 64 KiB; every refused request is a line of some 130 bytes."""
+
+    LINES = 1500
+
+    def server(self, *flags):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        try:
+            return Server("--log-level", "debug", *flags, log=os.fdopen(writer, "wb")), reader
+        except BaseException:
+            os.close(writer)
+            raise
+
+    def refused_requests(self, server):
+        connection = server.connection(timeout=20)
+        for _ in range(self.LINES):
+            connection.request("POST", "/v1/chat/completions", body="{}")
+            response = connection.getresponse()
+            response.read()
+            self.assertEqual(response.status, 400)
+        connection.close()
+
+    def expect_service(self, server):
+        self.assertEqual(server.get("/health")[1]["status"], "ok")
+        status, reply = server.post(endless(3))
+        self.assertEqual((status, reply["usage"]["completion_tokens"]), (200, 3))
+
+    def test_a_pipe_that_nobody_reads_holds_nobody_up(self):
+        server, reader = self.server("--watchdog-s", "1")
+        with server:
+            self.refused_requests(server)
+            self.expect_service(server)
+            os.set_blocking(reader, False)
+            text = b""
+            while True:
+                try:
+                    text += os.read(reader, 65536)
+                except BlockingIOError:
+                    break
+            self.assertGreater(len(text), 30000)  # the pipe was full
+            self.expect_service(server)
+            self.assertRegex(os.read(reader, 65536), rb"^[^\n]* warning: [0-9]+ log lines were dropped\n")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(timeout=30), 0)
+
+    def test_a_log_reader_that_leaves_takes_nothing_along(self):
+        log = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        with Server(log=log.stdin) as server:
+            self.expect_service(server)
+            log.kill()
+            log.wait()
+            for _ in range(3):
+                self.assertEqual(server.post({})[0], 400)
+            self.expect_service(server)
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(timeout=30), 0)
+
+    def test_a_reader_of_steps_that_leaves_ends_the_recording(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "steps")
+            os.mkfifo(path)
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            with Server("--record-steps", path) as server:
+                os.close(reader)
+                self.expect_service(server)
+                self.expect_service(server)
+                self.assertEqual(server.errors().count("the recording of steps ends here"), 1)
+
+
+class WatchdogTest(unittest.TestCase):
+    def test_a_paused_process_is_not_stuck(self):
+        with Server("--watchdog-s", "1", "--watchdog-exit", "--max-model-len", "16384") as server:
+            events = server.stream(endless(8000))
+            next(events)
+            for _ in range(2):
+                server.process.send_signal(signal.SIGSTOP)
+                time.sleep(2.5)
+                server.process.send_signal(signal.SIGCONT)
+                status, health = server.get("/health")
+                self.assertEqual((status, health["status"], health["running"]), (200, "ok", 1))
+                self.assertEqual(server.post(endless(3))[0], 200)
+            events.close()
+            self.assertNotIn("watchdog", server.errors())
+
+
+class SettingsTest(unittest.TestCase):
+    def test_out_of_range(self):
+        for flag, values in {
+            "--max-queued-requests": ("9223372036854775807", "1000001", "0", "-1"),
+            "--fill-share": ("1e-300", "0.009", "0", "-1", "nan", "1.01"),
+        }.items():
+            for value in values:
+                result = run(server_process.MODEL, "--port", "0", f"{flag}={value}")
+                self.assertEqual(result.returncode, 2, (flag, value, result.stderr))
+                self.assertIn(flag, result.stderr)
+
+
 if __name__ == "__main__":
     server_process.main()
