@@ -65,7 +65,10 @@ void encode_prompt(const text::Tokenizer& tokenizer, const chat::Prompt& prompt,
     if (part.begin < part.end) request.prompt_parts.push_back(part);
   }
   // A prompt without tools and system message has nothing before its messages that would be worth keeping.
-  if (system_end > effort_end) request.keep_positions.push_back(system_end);
+  if (system_end > effort_end) {
+    request.keep_positions.push_back(system_end);
+    request.shared_prefix = system_end;
+  }
   if (history_end > system_end && history_end < end) request.keep_positions.push_back(history_end);
 }
 

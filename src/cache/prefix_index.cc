@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "cache/prefix_index_digest.h"
@@ -72,21 +74,53 @@ struct PrefixIndex::Tree {
     });
   }
 
-  // Superseded states first, then by last use. -1: every state is pinned.
-  int32_t victim() const {
+  bool superseded(const Record& record) const { return !record.fork && text.has_longer(record.node); }
+
+  // The record that comes first by (rank, last use) among those that are not pinned and have a rank. -1: none.
+  template <typename Rank>
+  int32_t first_by(const Rank& rank) const {
     int32_t best = -1;
-    bool best_superseded = false;
+    std::pair<int, uint64_t> best_order;
     for (int32_t i = 0; i < std::ssize(records); ++i) {
       const Record& record = records[static_cast<size_t>(i)];
       if (!record.used() || record.pins > 0) continue;
-      const bool superseded = !record.fork && text.has_longer(record.node);
-      if (best < 0 || (superseded && !best_superseded) ||
-          (superseded == best_superseded && record.last_use < records[static_cast<size_t>(best)].last_use)) {
+      const std::optional<int> first = rank(record);
+      if (!first) continue;
+      const std::pair<int, uint64_t> order(*first, record.last_use);
+      if (best < 0 || order < best_order) {
         best = i;
-        best_superseded = superseded;
+        best_order = order;
       }
     }
     return best;
+  }
+
+  int32_t victim() const {
+    return first_by([this](const Record& record) { return std::optional(superseded(record) ? 0 : 1); });
+  }
+
+  // The last pages are the likeliest to be the record's alone.
+  bool frees_page(const Record& record, int32_t group) const {
+    const int32_t groups = pages.groups();
+    for (int64_t entry = std::ssize(record.page_table) - 1; entry >= 0; --entry) {
+      const int32_t page = record.page_table[static_cast<size_t>(entry)];
+      if (entry % groups == group && pages.references(group, page) == 1) return true;
+    }
+    return false;
+  }
+
+  int32_t victim_for_page(int32_t group) const {
+    return first_by([&](const Record& record) -> std::optional<int> {
+      if (!text.has_longer(record.node)) return 1;
+      return !record.fork && frees_page(record, group) ? 0 : 2;
+    });
+  }
+
+  // Now, and with it what it continues: a prefix is in use as long as anything that goes on from it.
+  void use_states_above(PrefixTree::Node node) {
+    for (node = text.state_above(node); node >= 0; node = text.state_above(node)) {
+      if (text.record(node) >= 0) records[static_cast<size_t>(text.record(node))].last_use = ++uses;
+    }
   }
 
   void evict(int32_t number) {
@@ -163,6 +197,7 @@ int64_t PrefixIndex::length(int32_t record) const { return tree_->used(record).d
 void PrefixIndex::touch(int32_t record, bool fork) {
   Record& state = tree_->used(record);
   state.last_use = ++tree_->uses;
+  tree_->use_states_above(state.node);
   state.fork = state.fork || fork;
 }
 
@@ -194,6 +229,8 @@ Kept PrefixIndex::keep(std::span<const int32_t> ids, std::string_view salt, std:
   // Into the tree first: a state that the new one supersedes is a better victim than another conversation's.
   const PrefixTree::Insertion inserted = tree.text.insert(ids, salt);
   tree.mark_fork(inserted.forked);
+  const uint64_t now = ++tree.uses;
+  tree.use_states_above(inserted.state);
   if (record < 0) {
     record = tree.victim();
     tree.evict(record);
@@ -203,7 +240,7 @@ Kept PrefixIndex::keep(std::span<const int32_t> ids, std::string_view salt, std:
   tree.text.set_record(inserted.state, record);
   state.page_table = std::move(table);
   state.digest = digest_of(ids, salt);
-  state.last_use = ++tree.uses;
+  state.last_use = now;
   state.fork = fork;
   tree.count_evictable(state, 1);
   ++tree.states;
@@ -212,6 +249,13 @@ Kept PrefixIndex::keep(std::span<const int32_t> ids, std::string_view salt, std:
 
 bool PrefixIndex::evict() {
   const int32_t victim = tree_->victim();
+  if (victim < 0) return false;
+  tree_->evict(victim);
+  return true;
+}
+
+bool PrefixIndex::evict_for_page(int32_t group) {
+  const int32_t victim = tree_->victim_for_page(group);
   if (victim < 0) return false;
   tree_->evict(victim);
   return true;

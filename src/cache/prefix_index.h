@@ -52,8 +52,9 @@ class PrefixIndex {
   std::span<const int32_t> page_table(int32_t record) const;
   int64_t length(int32_t record) const;
 
-  // A request resumed from this state: makes it the most recently used. `fork`: other conversations part here (the
-  // request's tokens leave the stored text at this state's end), so it is no older turn of one conversation.
+  // A request resumed from this state: makes it, and the states that it continues, the most recently used ones. `fork`:
+  // other conversations part here (the request's tokens leave the stored text at this state's end), so it is no older
+  // turn of one conversation.
   void touch(int32_t record, bool fork);
   // Pinned states are not evicted: between the decision to restore or keep and the step that does it. Nests.
   void pin(int32_t record);
@@ -65,9 +66,15 @@ class PrefixIndex {
   // most recently used. Throws Error(internal) for no tokens, a short page table, or a page that nobody holds.
   Kept keep(std::span<const int32_t> ids, std::string_view salt, std::span<const int32_t> page_table, bool fork);
 
-  // Evicts one state: superseded ones first (a longer state of the same conversation is kept and no conversation forks
-  // here), then the least recently used; forks by recency only; pinned ones never. False if there is none.
+  // Evicts one state for its record: superseded ones first (a longer state of the same conversation is kept and no
+  // conversation forks here), then the least recently used; forks by recency only; pinned ones never. False if there is
+  // none.
   bool evict();
+  // Evicts one state for its pages: first superseded ones that hold a page of the group which nobody else holds; then
+  // the least recently used one that no other state continues, whether or not it frees a page by itself (the states of
+  // a conversation share their pages), so that conversations are given up from their ends and prefixes last. False if
+  // every state is pinned.
+  bool evict_for_page(int32_t group);
   // Drops every state (not the pinned ones); they count as evicted.
   void clear();
 

@@ -2,6 +2,7 @@
 // small that everything happens: two letters, few records, tiny pools, salts, pins, forks.
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <random>
 
@@ -63,8 +64,8 @@ class Naive {
   Kept keep(const Ids& ids, const std::string& salt, const Ids& table, bool fork) {
     for (State& s : states) {
       if (s.salt != salt || s.ids != ids) continue;
-      s.last_use = ++uses_;
       s.fork |= fork;
+      use(ids, salt);
       return {s.record, false};
     }
     if (states.size() >= records_ && victim() < 0) return {};
@@ -86,17 +87,47 @@ class Naive {
       s.tail.clear();
     }
     states.push_back(added);
+    use_above(ids, salt);
     if (states.size() > records_) evict(victim(states.size() - 1));
     return {-2, true};
   }
 
+  // The state and then, longest first, those that it continues.
+  void use(const Ids& ids, const std::string& salt) {
+    for (State& s : states) {
+      if (s.salt == salt && s.ids == ids) s.last_use = ++uses_;
+    }
+    use_above(ids, salt);
+  }
+  void use_above(const Ids& ids, const std::string& salt) {
+    std::map<int64_t, State*, std::greater<>> above;
+    for (State& s : states) {
+      if (s.salt == salt && continues(ids, s.ids)) above[std::ssize(s.ids)] = &s;
+    }
+    for (const auto& [length, s] : above) s->last_use = ++uses_;
+  }
+
   int64_t victim(size_t without = SIZE_MAX) const {
+    const State* skipped = without < states.size() ? &states[without] : nullptr;
+    return first([&](const State& s) { return &s == skipped ? -1 : superseded(s) && !s.fork ? 0 : 1; });
+  }
+
+  // frees(state): it holds a page that is wanted and that nobody else holds.
+  template <typename Frees>
+  int64_t page_victim(const Frees& frees) const {
+    return first([&](const State& s) { return !superseded(s) ? 1 : !s.fork && frees(s) ? 0 : 2; });
+  }
+
+  // The first by (rank, last use) of those that are not pinned and whose rank is not −1.
+  template <typename Rank>
+  int64_t first(const Rank& rank) const {
     int64_t best = -1;
-    const auto order = [this](const State& s) { return std::pair(!(superseded(s) && !s.fork), s.last_use); };
+    std::pair<int, int64_t> best_order;
     for (size_t i = 0; i < states.size(); ++i) {
-      if (i != without && states[i].pins == 0 &&
-          (best < 0 || order(states[i]) < order(states[static_cast<size_t>(best)])))
-        best = static_cast<int64_t>(i);
+      const std::pair<int, int64_t> order(rank(states[i]), states[i].last_use);
+      if (states[i].pins > 0 || order.first < 0 || (best >= 0 && best_order < order)) continue;
+      best = static_cast<int64_t>(i);
+      best_order = order;
     }
     return best;
   }
@@ -164,7 +195,7 @@ class World {
       case 0:
       case 1:
       case 2: keep(); break;
-      case 3: evict(); break;
+      case 3: below(2) == 0 ? evict() : evict_for_page(group(below(2))); break;
       case 4: pin_or_unpin(); break;
       case 5: touch(); break;
       default: find(); break;
@@ -177,6 +208,7 @@ class World {
   static constexpr int64_t page_rows = 3;
 
   uint32_t below(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
+  int32_t group(int64_t entry) const { return static_cast<int32_t>(entry % pages_.groups()); }
   std::string salt() { return below(4) == 0 ? "other" : ""; }
 
   // New ids, or those of a state cut or continued: with two letters forks are everywhere.
@@ -215,7 +247,6 @@ class World {
     const Match match = index_.find(prompt, with, std::ssize(prompt));
     Ids table;
     const int64_t count = (std::ssize(prompt) + page_rows - 1) / page_rows;
-    const auto group = [&](int64_t entry) { return static_cast<int32_t>(entry % pages_.groups()); };
     for (int64_t entry = 0; entry < match.length / page_rows; ++entry) {
       table.push_back(index_.page_table(match.record)[static_cast<size_t>(entry)]);
       pages_.share(group(entry), table.back());
@@ -226,7 +257,7 @@ class World {
       if (page > 0) {
         table.push_back(page);
       } else {
-        enough = evict();
+        enough = below(4) == 0 ? evict() : evict_for_page(group(std::ssize(table)));
       }
     }
     if (enough) {
@@ -247,6 +278,18 @@ class World {
     const int64_t victim = naive_.victim();
     if (victim >= 0) naive_.evict(victim);
     EXPECT_EQ(index_.evict(), victim >= 0);
+    return victim >= 0;
+  }
+
+  bool evict_for_page(int32_t wanted) {
+    const int64_t victim = naive_.page_victim([&](const State& s) {
+      for (int64_t entry = 0; entry < std::ssize(s.table); ++entry) {
+        if (group(entry) == wanted && pages_.references(wanted, s.table[static_cast<size_t>(entry)]) == 1) return true;
+      }
+      return false;
+    });
+    if (victim >= 0) naive_.evict(victim);
+    EXPECT_EQ(index_.evict_for_page(wanted), victim >= 0);
     return victim >= 0;
   }
 

@@ -86,6 +86,40 @@ TEST(PrefixIndex, TheLimitBindsTheStateAndNotTheCommonText) {
   EXPECT_EQ(f.index.find(numbers(0, 20), "", 0).record, -1);
 }
 
+// A conversation as an engine leaves it: states at several lengths, one after the other on the same pages.
+void keep_conversation(Fixture& f, const Ids& ids, std::initializer_list<int64_t> lengths) {
+  const Ids table = f.take(std::ssize(ids));
+  for (const int64_t length : lengths)
+    f.index.keep(std::span(ids).first(static_cast<size_t>(length)), "", table, false);
+  f.drop(table);
+}
+
+TEST(PrefixIndex, PagesComeFromWhereTheyAreFreedAndNotFromSharedPrefixes) {
+  Fixture f(100, 41);
+  for (int32_t i = 0; i < 4; ++i) keep_conversation(f, numbers(1000 * i, 40), {12, 30, 39, 40});  // 10 pages each
+  ASSERT_EQ(f.pages.free(0), 0);
+  f.index.touch(f.find(numbers(0, 12)).record, false);  // the first prompt again: its longer states are old
+  EXPECT_TRUE(f.index.evict_for_page(0));
+  EXPECT_TRUE(f.index.evict_for_page(0));
+  EXPECT_GT(f.pages.free(0), 0);
+  // Two states held the end of the least recently used conversation. No other state was lost for it.
+  EXPECT_EQ(f.index.states(), 14);
+  for (int32_t i = 0; i < 4; ++i) EXPECT_TRUE(f.has(numbers(1000 * i, 12)));
+  while (f.pages.free(0) < 30) ASSERT_TRUE(f.index.evict_for_page(0));
+  EXPECT_TRUE(f.has(numbers(0, 12)));  // what is in use stays to the last
+}
+
+TEST(PrefixIndex, APrefixIsInUseAsLongAsWhatContinuesIt) {
+  Fixture f(3);
+  f.keep(numbers(0, 8), true);
+  f.keep(numbers(500, 8), true);
+  const int32_t longer = f.keep(numbers(0, 20), true).record;
+  f.index.touch(longer, false);
+  f.keep(numbers(900, 8));
+  EXPECT_TRUE(f.has(numbers(0, 8)));
+  EXPECT_FALSE(f.has(numbers(500, 8)));
+}
+
 TEST(PrefixIndex, TheSameTokensAreKeptOnce) {
   Fixture f(8);
   const Kept first = f.keep(numbers(0, 9)), again = f.keep(numbers(0, 9));

@@ -171,6 +171,12 @@ void PrefixTree::count_states(Node node, int32_t change) {
   for (; node >= 0; node = at(node).parent) at(node).states += change;
 }
 
+PrefixTree::Node PrefixTree::state_above(Node state) const {
+  Node node = at(state).parent;
+  while (node >= 0 && !at(node).is_state) node = at(node).parent;
+  return node;
+}
+
 int64_t PrefixTree::states() const {
   int64_t states = 0;
   for (const auto& [salt, root] : roots_) states += at(root).states;

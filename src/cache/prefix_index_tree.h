@@ -40,6 +40,7 @@ class PrefixTree {
   int32_t record(Node state) const { return at(state).record; }
   bool is_state(Node node) const { return at(node).is_state; }
   int64_t length(Node node) const { return at(node).end; }
+  Node state_above(Node state) const;  // the longest other state that this one continues; -1: none
   bool has_longer(Node state) const { return at(state).states > 1; }  // states that continue this one
   int64_t states() const;
   int64_t ids() const;  // that the tree holds: at most those of all states and a tail for each

@@ -22,7 +22,7 @@ int32_t PageBook::take(int64_t entry) {
   is_counted_ = false;
   const int32_t group = group_of(entry);
   while (pages_.free(group) == 0) {
-    if (index_.reclaimable(group) == 0 || !index_.evict()) return 0;
+    if (index_.reclaimable(group) == 0 || !index_.evict_for_page(group)) return 0;
   }
   return pages_.take(group);
 }

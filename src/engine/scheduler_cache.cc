@@ -23,7 +23,7 @@ void Scheduler::keep_due_states() {
       if (stream.length > stream.kept) keep(stream, false);
       release(stream);
     } else if (stream.is_running() && stream.next_keep.length != 0 && stream.length == stream.next_keep.length) {
-      keep(stream, stream.next_keep.fork);
+      keep(stream, stream.next_keep.fork || stream.length == stream.job->request.shared_prefix);
       find_next_keep(stream);
     }
   }
