@@ -201,8 +201,9 @@ void set_plan(PlanReport& report, const PlanOptions& options, const model::Shape
   report.settings.machine_memory = memory_left(report);
   if (report.settings.machine_memory < 1) {
     const auto gib = [](int64_t size) { return static_cast<double>(size) / (1 << 30); };
-    report.problem = fmt::format("the weights and what stands beside them need {:.2f} GiB of {:.2f} GiB",
-                                 gib(report.usable_memory - memory_left(report)), gib(report.usable_memory));
+    report.problem =
+        fmt::format("the weights ({}) and what stands beside them need {:.2f} GiB of {:.2f} GiB", report.weights_format,
+                    gib(report.usable_memory - memory_left(report)), gib(report.usable_memory));
     return;
   }
   try {
@@ -259,6 +260,15 @@ void try_choices(PlanReport& report, const PlanOptions& options, const Subject& 
     choice("--decode-context-parallel-size 2", [](PlanOptions& o) { o.decode_context_parallel_size = 2; });
   for (const auto& [text, changed] : choices)
     if (report_of(changed, subject).plan) report.changes.push_back(text);
+  if (subject.checkpoint || options.bytes_per_parameter != 0) return;
+  for (const char* format : {"fp8", "nvfp4", "exl3:4", "exl3:3", "exl3:2"}) {  // the largest that fits
+    PlanOptions changed = options;
+    changed.weights = format;
+    const PlanReport smaller = report_of(changed, subject);
+    if (smaller.weights.total >= report.weights.total || !smaller.plan) continue;
+    report.changes.push_back(std::string("--weights ") + format);
+    return;
+  }
 }
 
 }  // namespace
@@ -292,6 +302,8 @@ Gpus parse_gpus(std::string_view text) {
     throw Error(ErrorCode::usage, "--gpus", "\"" + std::string(text) + "\"",
                 "number (1 to 64) and memory, such as 2x96GiB");
   gpus.memory = parse_size("--gpus", rest.substr(1));
+  if (gpus.memory < int64_t{1} << 20)  // a unit was forgotten
+    throw Error(ErrorCode::usage, "--gpus", "\"" + std::string(text) + "\"", "memory with its unit, such as 2x96GiB");
   return gpus;
 }
 

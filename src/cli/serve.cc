@@ -170,7 +170,7 @@ int run_serve(const ServeOptions& options) {
   server.catch_stop_signals();  // until here a signal ends the process at once: there is nothing to finish
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const http::Limits limits;
-  log(LogLevel::info, "limits: {} connections, {} MiB a body, {} MiB for all bodies, {} requests in flight",
+  log(LogLevel::info, "limits: {} connections, {} MiB a body, {} MiB for all bodies, {} waiting requests",
       limits.connections, limits.body_bytes >> 20, limits.all_bodies_bytes >> 20, options.max_queued_requests);
   fmt::print("tandem: serving {} on {} (up to {} tokens, {} threads, ready after {:.2f} s)\n", served.names.front(),
              server.url(), served.max_model_len, model->threads(), seconds);

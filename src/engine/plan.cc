@@ -227,9 +227,9 @@ std::string what_would_fit(int64_t limit, const PlannedBytes& bytes, const PlanS
 
 std::string size_text(int64_t bytes, bool up) {
   const auto in = [&](int64_t unit) { return up ? ceil_div(bytes, unit) : bytes / unit; };
-  if (bytes >= 1 << 20) return fmt::format("{} MiB", in(1 << 20));
-  if (bytes >= 1 << 10) return fmt::format("{} KiB", in(1 << 10));
-  return fmt::format("{} B", bytes);
+  if (bytes >= 1 << 20) return fmt::format("{}MiB", in(1 << 20));
+  if (bytes >= 1 << 10) return fmt::format("{}KiB", in(1 << 10));
+  return fmt::format("{}B", bytes);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ using PlannedBytes = std::function<int64_t(const forward::Capacity&)>;
 // settings that would fit, when they cannot be had.
 Plan make_plan(int64_t max_position_embeddings, const PlannedBytes& planned_bytes, const PlanSettings& settings);
 
-// "512 MiB": rounded up to whole MiB, as a user would type it; "640 KiB" and bytes for what is smaller than a MiB.
+// "512MiB": rounded up to whole MiB, as a user would type it; "640KiB" and bytes for what is smaller than a MiB.
 std::string size_at_least(int64_t bytes);
 std::string size_at_most(int64_t bytes);  // the same, rounded down
 

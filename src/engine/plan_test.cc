@@ -82,14 +82,14 @@ TEST(Plan, UnderContextParallelismARankHoldsHalfOfATable) {
 TEST(Plan, APoolThatIsTooSmallSaysWhatWouldFit) {
   const Error window = refusal({.kv_cache_memory = 10'999, .max_model_len = 9 * 256 + 1});
   EXPECT_EQ(window.code(), ErrorCode::does_not_fit);
-  EXPECT_NE(window.expected().find("--max-model-len 2304 or --kv-cache-memory of at least 11 KiB"), std::string::npos)
+  EXPECT_NE(window.expected().find("--max-model-len 2304 or --kv-cache-memory of at least 11KiB"), std::string::npos)
       << window.what();
   EXPECT_EQ(plan({.kv_cache_memory = 10'999, .max_model_len = 9 * 256}).max_model_len, 9 * 256);
   EXPECT_EQ(plan({.kv_cache_memory = 11 * 1024, .max_model_len = 9 * 256 + 1}).capacity.pages, 11);
   EXPECT_EQ(refusal({.kv_cache_memory = 1999}).code(), ErrorCode::does_not_fit);
   EXPECT_EQ(plan({.kv_cache_memory = 2000}).max_model_len, 256);
   EXPECT_EQ(refusal({.kv_cache_memory = 10'999, .max_model_len = 18 * 256 + 1, .ranks = {0, 2, 2}}).expected(),
-            "--max-model-len 4608 or --kv-cache-memory of at least 11 KiB");
+            "--max-model-len 4608 or --kv-cache-memory of at least 11KiB");
 }
 
 TEST(Plan, EachRemedyThatIsNamedFits) {
@@ -98,7 +98,7 @@ TEST(Plan, EachRemedyThatIsNamedFits) {
   EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
   EXPECT_EQ(error.where(), "memory");
   EXPECT_EQ(error.expected(),
-            "--kept-states-memory 915 KiB or --max-num-batched-tokens 128 or --kv-cache-memory 915 KiB");
+            "--kept-states-memory 915KiB or --max-num-batched-tokens 128 or --kv-cache-memory 915KiB");
   PlanSettings kept = base, chunk = base, pool = base;
   kept.kept_states_memory = 915 << 10;
   chunk.max_num_batched_tokens = 128;
@@ -110,8 +110,8 @@ TEST(Plan, WhereOneRemedyIsNotEnoughAllAreNamed) {
   const PlanSettings base{.kv_cache_memory = 1'000'000, .kept_states_memory = 1'000'000, .machine_memory = 100'000};
   const std::string expected = refusal(base).expected();
   EXPECT_EQ(expected,
-            "--kept-states-memory 0 B with --max-num-seqs 1 with --max-num-batched-tokens 16 with "
-            "--kv-cache-memory 77 KiB");
+            "--kept-states-memory 0B with --max-num-seqs 1 with --max-num-batched-tokens 16 with "
+            "--kv-cache-memory 77KiB");
   EXPECT_LE(plan({.kv_cache_memory = 77 << 10,
                   .max_num_batched_tokens = 16,
                   .max_num_seqs = 1,
@@ -173,10 +173,10 @@ TEST(Plan, SettingsOutsideTheirRangeAreUsageErrors) {
 }
 
 TEST(Plan, SizesAreWrittenAsAUserTypesThem) {
-  EXPECT_EQ(size_at_least((1 << 20) + 1), "2 MiB");
-  EXPECT_EQ(size_at_most((2 << 20) - 1), "1 MiB");
-  EXPECT_EQ(size_at_least(1025), "2 KiB");
-  EXPECT_EQ(size_at_most(1000), "1000 B");
+  EXPECT_EQ(size_at_least((1 << 20) + 1), "2MiB");
+  EXPECT_EQ(size_at_most((2 << 20) - 1), "1MiB");
+  EXPECT_EQ(size_at_least(1025), "2KiB");
+  EXPECT_EQ(size_at_most(1000), "1000B");
 }
 
 }  // namespace

@@ -112,13 +112,13 @@ void Scheduler::start_stream(Stream& stream, std::unique_ptr<Job> taken, const A
   change_phase(stream, Stream::Phase::filling);
   counts_.cached_tokens += stream.length;
   if (job.was_admitted) {  // given back before: nobody need know
-    log(LogLevel::info, "request {}: resumed, {} tokens, {} cached", job.request.id, stream.fill_end, stream.length);
+    log(LogLevel::debug, "request {}: resumed, {} tokens, {} cached", job.request.id, stream.fill_end, stream.length);
     return;
   }
   job.was_admitted = true;
   job.admitted = now;
   counts_.prompt_tokens += job.prompt;
-  log(LogLevel::info, "request {}: admitted, {} prompt tokens, {} cached, miss: {}", job.request.id, job.prompt,
+  log(LogLevel::debug, "request {}: admitted, {} prompt tokens, {} cached, miss: {}", job.request.id, job.prompt,
       stream.length, name_of(admission.miss));
   Event event;
   event.kind = Event::Kind::admitted;

@@ -192,7 +192,7 @@ class DoesNotFit(TandemTest):
 class BadInput(TandemTest):
     def test_devices(self):
         for bad in ("2", "x96GiB", "2x", "0x96GiB", "-1x96GiB", "2x96GiB4", "2X96GiB", "2x-96GiB", "2x0", "65x1GiB", "2xinf",
-                    "2xnan", "2x96 pounds", "99999999999x1GiB", "2x999999TiB", "2x1e3GiB"):
+                    "2xnan", "2x96 pounds", "2x96", "2x96MB4", "99999999999x1GiB", "2x999999TiB", "2x1e3GiB"):
             self.assert_fails(plan(FLASH, "--gpus=" + bad), 2, "--gpus")
         for bad in ("0", "-1GiB", "lots", "1.2.3GiB", "GiB", "2x96GiB"):
             self.assert_fails(plan("--host-memory=" + bad), 2, "--host-memory")
