@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "cli/bench_replay.h"
 #include "cli/chat.h"
+#include "cli/config_file.h"
 #include "cli/eval.h"
 #include "cli/generate.h"
 #include "cli/inspect.h"
@@ -110,10 +111,29 @@ class Command {
     } catch (const CLI::CallForHelp&) {
       write_out(app_.help());
       return false;
-    } catch (const CLI::FileError& e) {
-      throw Error(ErrorCode::bad_file, "--config", e.what());
     } catch (const CLI::ParseError& e) {
       throw Error(ErrorCode::usage, "command line", e.what(), "what " + app_.get_name() + " --help lists");
+    }
+  }
+
+  // Settings of a file, for options that the command line left alone.
+  void apply(const std::vector<Setting>& settings) {
+    for (const Setting& setting : settings) {
+      CLI::Option* option = app_.get_option_no_throw("--" + setting.name);
+      if (option == nullptr) option = app_.get_option_no_throw(setting.name);  // MODEL
+      if (option == nullptr || !option->get_configurable())
+        throw Error(ErrorCode::usage, setting.where, "\"" + setting.name + "\"",
+                    "an option that " + app_.get_name() + " --help lists");
+      if (!option->empty()) continue;
+      const bool is_flag = option->get_expected_min() == 0;
+      if (is_flag && setting.values != Words{"true"} && setting.values != Words{"false"})
+        throw Error(ErrorCode::usage, setting.where, "another value of \"" + setting.name + "\"", "true or false");
+      try {
+        option->add_result(setting.values);
+        option->run_callback();
+      } catch (const CLI::ParseError& e) {
+        throw Error(ErrorCode::usage, setting.where, e.what(), "what " + app_.get_name() + " --help says");
+      }
     }
   }
 
@@ -356,8 +376,6 @@ void add_serve_options(Command& command, ServeOptions& options, LogOptions& log)
   app.add_option("--log-level", log.level, "error, warning, info or debug")
       ->check(CLI::IsMember({"error", "warning", "info", "debug"}));
   app.add_flag("--log-json", log.json, "Log lines as JSON");
-  app.set_config("--config", "", "File with settings of the same names, such as port = 8013; the command line wins");
-  app.allow_config_extras(CLI::config_extras_mode::error);
 }
 
 int serve(const Words& words) {
@@ -368,11 +386,19 @@ int serve(const Words& words) {
   ServeOptions options;
   LogOptions log;
   bool print_config = false;
+  std::string config;
   add_serve_options(command, options, log);
+  command.app()
+      .add_option("--config", config,
+                  "File with settings of the same names, such as port = 8013; the command line wins")
+      ->type_name("FILE")
+      ->default_str("")
+      ->configurable(false);
   command.app()
       .add_flag("--print-config", print_config, "Print the settings as a --config file and leave")
       ->configurable(false);
   if (!command.parse(words)) return 0;
+  if (command.app().count("--config") > 0) command.apply(read_settings(config));
   options.model = command.model();
   if (print_config) {
     static const std::regex keys("(^|\n)api-key=[^\"\n][^\n]*"),

@@ -1,7 +1,9 @@
 """Help, version, unknown words, configuration files, the default model."""
+import http.client
 import os
 import re
 import shutil
+import subprocess
 
 from program import NANO, PROGRAM, SMALL, SOURCE, TandemTest, main, tandem
 
@@ -96,7 +98,42 @@ class Settings(TandemTest):
     def test_bad_files(self):
         self.assert_fails(tandem("serve", "--config", self.path("none.toml")), 3, "none.toml")
         self.assert_fails(tandem("serve", "--config", self.write("c.toml", "prot = 1\n")), 2, "prot")
-        self.assert_fails(tandem("serve", "--config", self.write("c.toml", "port = high\n")), 2, "port")
+        self.assert_fails(tandem("serve", "--config", self.write("c.toml", "port = high\n")), 2, "port", "line 1")
+        for line, words in (('served-model-name = ["m"', ["c.toml: line 2", "line 1"]),
+                            ('served-model-name = ["m",', ["c.toml: line 2", "line 1"]),
+                            ('served-model-name = "m', ["c.toml: line 1", "closing"]),
+                            ("[serve]", ["c.toml: line 1", "name = value"]),
+                            ("strict-model-name = maybe", ["c.toml: line 1", "true or false"]),
+                            ("print-config = true", ["c.toml: line 1", "print-config"]),
+                            ('config = "other.toml"', ["c.toml: line 1", "config"]),
+                            ("port = [1, 2]", ["c.toml: line 1", "port"]),
+                            ("api-key = 'other'", ["c.toml: line 2", "api-key", "second time"])):
+            for more in ([], ["--print-config"]):
+                result = tandem("serve", "--config", self.write("c.toml", line + '\napi-key = "secret"\n'), *more)
+                self.assert_fails(result, 2, *words)
+                self.assertNotIn("secret", result.err)
+
+    def test_only_files_and_pipes_of_a_mebibyte(self):
+        self.assert_fails(tandem("serve", "--config", "/dev/zero"), 3, "/dev/zero")
+        self.assert_fails(tandem("serve", "--config", self.folder), 3, self.folder)
+        self.assert_fails(tandem("serve", "--config", ""), 3)
+        self.assert_fails(tandem("serve", "--config", self.write("c.toml", "#" * (1 << 20) + "\n")), 3, "1 MiB")
+        piped = tandem("serve", "--config", "/dev/stdin", "--print-config", stdin=b"port = 9002\n")
+        self.assertIn("port=9002\n", piped.out)
+        self.assert_fails(tandem("serve", "--config", "/dev/stdin", stdin=b"#" * (1 << 21)), 3, "1 MiB")
+
+    def test_a_key_is_taken_as_it_is_written(self):
+        """A # or a blank within quotes does not end a key."""
+        config = self.write("c.toml", 'port = 0\nkv-cache-memory = "16MiB"\napi-key = ["se#s;ame, x", \'two\']\n')
+        with subprocess.Popen([PROGRAM, "serve", NANO, "--config", config], stdout=subprocess.PIPE, text=True) as server:
+            self.addCleanup(server.kill)
+            port = int(re.search(r":(\d+) \(", server.stdout.readline()).group(1))
+            for key, status in (("se#s;ame, x", 200), ("two", 200), ("se", 401), ("", 401)):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                connection.request("GET", "/v1/models", headers={"Authorization": "Bearer " + key})
+                self.assertEqual(connection.getresponse().status, status, key)
+                connection.close()
+            server.kill()
 
 
 class DefaultModel(TandemTest):
