@@ -10,6 +10,7 @@
 #include "base/mapped_file.h"
 #include "cli/loaded_model.h"
 #include "cli/standard_io.h"
+#include "engine/plan.h"
 #include "engine/step_recording.h"
 #include "engine/step_runner.h"
 #include "model/checkpoint.h"
@@ -22,11 +23,42 @@ using Clock = std::chrono::steady_clock;
 struct Outcome {
   int64_t steps = 0, rows = 0, unfinished = 0;
   double seconds = 0;  // inside the model
+  int64_t compared() const { return steps - unfinished; }
 };
 
-void run_step(engine::StepRunner& runner, const engine::RecordedStep& recorded, Outcome& outcome) {
+// Refuses a header that this model or machine cannot have before anything of its sizes is allocated. The bounds of
+// RecordingReader and of the model's window keep the plan's formulas from overflowing.
+void check_header(const engine::RecordingHeader& header, const model::Shape& shape, int64_t weights, int threads,
+                  const std::string& file) {
+  const forward::Capacity& capacity = header.capacity;
+  const int64_t stream_pages = capacity.max_stream_pages > 0 ? capacity.max_stream_pages : capacity.pages;
+  const int64_t most_pages = (shape.max_position_embeddings + capacity.page_rows - 1) / capacity.page_rows;
+  if (stream_pages > most_pages)
+    throw Error(ErrorCode::bad_file, file, fmt::format("streams of {} pages", stream_pages),
+                fmt::format("at most {}, the window of the model", most_pages));
+  if (capacity.page_rows % shape.index_kpool != 0)
+    throw Error(ErrorCode::bad_file, file, fmt::format("pages of {} tokens", capacity.page_rows),
+                fmt::format("a multiple of index_kpool {}", shape.index_kpool));
+  const int of_rank = engine::threads_of_rank(threads, header.ranks);
+  const int64_t needed =
+      header.ranks.tensor_parallel_size * forward::TextModel::planned_bytes(shape, capacity, of_rank, header.ranks);
+  const int64_t left = memory_beside(weights);
+  if (left > 0 && needed > left)
+    throw Error(ErrorCode::does_not_fit, file, "its streams and pages need " + engine::size_at_least(needed),
+                "at most the " + engine::size_at_most(left) + " that this machine has beside the weights");
+}
+
+void run_step(engine::StepRunner& runner, const engine::RecordedStep& recorded, const std::string& file,
+              Outcome& outcome) {
   const auto begin = Clock::now();
-  runner.run(recorded.step);
+  try {
+    runner.run(recorded.step);
+  } catch (const Error& e) {  // what the model says of a step that breaks its rules
+    if (e.code() != ErrorCode::internal || e.where() != "step") throw;
+    throw Error(ErrorCode::bad_file, fmt::format("{}: step {}", file, outcome.steps),
+                "the model refuses it: " + e.found(),
+                recorded.logits_crc ? "a step that follows from those before" : "");
+  }
   outcome.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   ++outcome.steps;
   outcome.rows += std::ssize(recorded.step.tokens);
@@ -48,6 +80,7 @@ std::string report(const Outcome& outcome, const engine::RecordingReader& reader
     const nlohmann::ordered_json object = {{"schema", "tandem.bench.replay/1"},
                                            {"model", reader.header().model},
                                            {"steps", outcome.steps},
+                                           {"steps_compared", outcome.compared()},
                                            {"rows", outcome.rows},
                                            {"seconds", outcome.seconds},
                                            {"steps_per_second", steps_s},
@@ -56,9 +89,14 @@ std::string report(const Outcome& outcome, const engine::RecordingReader& reader
                                            {"cut_off", reader.is_cut_off()}};
     return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   }
-  return fmt::format("{} steps, {} rows, all equal to the recording{}{}\n{:.1f} steps/s, {:.1f} rows/s\n",
-                     outcome.steps, outcome.rows, outcome.unfinished > 0 ? "; the last one had not ended there" : "",
-                     reader.is_cut_off() ? "; the file ends within a step" : "", steps_s, rows_s);
+  if (outcome.unfinished == 0 && !reader.is_cut_off())
+    return fmt::format("{} steps, {} rows, all equal to the recording\n{:.1f} steps/s, {:.1f} rows/s\n", outcome.steps,
+                       outcome.rows, steps_s, rows_s);
+  const char* how = outcome.unfinished == 0 ? "the file is cut within the next one"
+                    : reader.is_cut_off()   ? "the file is cut within the result of the next one, which runs to its end"
+                                            : "the file ends in the next one, which runs to its end this time";
+  return fmt::format("{} steps, {} rows; the first {} are equal to the recording, {}\n{:.1f} steps/s, {:.1f} rows/s\n",
+                     outcome.steps, outcome.rows, outcome.compared(), how, steps_s, rows_s);
 }
 
 }  // namespace
@@ -74,11 +112,17 @@ int run_bench_replay(const BenchReplayOptions& options) {
   const auto shape = model::read_shape(folder);
   const auto checkpoint = model::Checkpoint::open(folder);
   const auto weights = model::load_text_weights(checkpoint, shape);
-  const auto runner = engine::run_on_cpu(shape, weights, reader.header().capacity, reader.header().ranks,
-                                         checked_threads(options.threads));
+  const int threads = checked_threads(options.threads);
+  const std::string file_name = options.file.string();
+  check_header(reader.header(), shape, checkpoint.total_bytes(), threads, file_name);
+  const auto runner = engine::run_on_cpu(shape, weights, reader.header().capacity, reader.header().ranks, threads);
   Outcome outcome;
   engine::RecordedStep recorded;
-  while (reader.next(recorded)) run_step(*runner, recorded, outcome);
+  while (reader.next(recorded)) run_step(*runner, recorded, file_name, outcome);
+  if (outcome.compared() == 0)
+    throw Error(ErrorCode::bad_file, file_name,
+                reader.is_cut_off() ? "is cut within its first step" : "has no step with a result",
+                "at least one to compare");
   write_out(report(outcome, reader, options.json));
   return 0;
 }

@@ -13,7 +13,8 @@ struct BenchReplayOptions {
 };
 
 // Prints steps and rows a second. Returns 0. Throws Error: failed_check at the first step whose logits differ from the
-// recorded ones, bad_file for a damaged recording or one of another model.
+// recorded ones, bad_file for a damaged recording, one without a whole step, one that contradicts itself or is of
+// another model, does_not_fit before anything of its sizes is allocated.
 int run_bench_replay(const BenchReplayOptions& options);
 
 }  // namespace tandem::cli

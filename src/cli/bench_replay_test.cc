@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -69,6 +70,96 @@ TEST_F(BenchReplayTest, AChangedResultIsAFailedCheckAtItsStep) {
     EXPECT_EQ(e.code(), ErrorCode::failed_check);
     EXPECT_EQ(e.where().find("step "), 0u) << e.what();
   }
+}
+
+std::string error_of_replay(const std::filesystem::path& file, const std::filesystem::path& model, ErrorCode code) {
+  try {
+    run_bench_replay({.file = file, .model = model, .threads = 1, .json = false});
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), code) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "was not refused";
+  return {};
+}
+
+// Records nothing but a header, or one step, as a server with such sizes would.
+class NoModel : public engine::StepRunner {
+ public:
+  void run(const forward::Step&) override {}
+  std::span<const float> logits() const override { return {}; }
+};
+
+TEST_F(BenchReplayTest, AbsurdSizesAreRefusedBeforeMemoryIsTaken) {
+  const auto header = [&] {
+    engine::RecordingHeader h;
+    h.capacity.max_stream_pages = 1;
+    h.model = "nano";
+    h.config_crc = config_crc(model_);
+    return h;
+  };
+  const auto refused = [&](const engine::RecordingHeader& h, ErrorCode code, const std::string& words) {
+    NoModel none;
+    { const engine::StepRecorder recorder(none, file_, h); }
+    const std::string message = error_of_replay(file_, model_, code);
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  };
+  refused(header(), ErrorCode::bad_file, "has no step");  // sizes that are right
+  auto h = header();
+  h.capacity.pages = int64_t{1} << 31;
+  refused(h, ErrorCode::does_not_fit, "beside the weights");
+  h = header();
+  h.capacity.kept_states = std::numeric_limits<int32_t>::max();
+  refused(h, ErrorCode::does_not_fit, "beside the weights");
+  h = header();
+  h.capacity.max_stream_pages = int64_t{1} << 31;
+  refused(h, ErrorCode::bad_file, "window");
+  h = header();
+  h.capacity.max_stream_pages = 0;  // as many as there are pages
+  h.capacity.pages = int64_t{1} << 31;
+  refused(h, ErrorCode::bad_file, "window");
+  h = header();
+  h.capacity.page_rows = 255;
+  refused(h, ErrorCode::bad_file, "index_kpool");
+}
+
+TEST_F(BenchReplayTest, AStepThatTheModelRefusesIsABadFile) {
+  for (const int32_t ranks : {1, 2}) {
+    NoModel none;
+    engine::RecordingHeader h;
+    h.capacity.max_stream_pages = 1;
+    h.ranks = {0, ranks, ranks};
+    h.config_crc = config_crc(model_);
+    {
+      engine::StepRecorder recorder(none, file_, h);
+      recorder.run(forward::single_stream_step(std::vector<int32_t>{1, 2, 3}, 7, 1));  // nothing was run before it
+    }
+    const std::string message = error_of_replay(file_, model_, ErrorCode::bad_file);
+    EXPECT_NE(message.find("step 0: the model refuses it"), std::string::npos) << message;
+  }
+}
+
+TEST_F(BenchReplayTest, ACutRecordingSaysHowFarItWasEqual) {
+  record(1);
+  const auto size = std::filesystem::file_size(file_);
+  const auto replayed = [&](uintmax_t length) {
+    std::filesystem::resize_file(file_, length);
+    testing::internal::CaptureStdout();
+    std::string out;
+    try {
+      replay();
+    } catch (const Error& e) {
+      out = e.code() == ErrorCode::bad_file ? e.what() : "?";
+    }
+    std::fflush(stdout);
+    const std::string printed = testing::internal::GetCapturedStdout();
+    return out.empty() ? printed : out;
+  };
+  EXPECT_NE(replayed(size).find("all equal to the recording\n"), std::string::npos);
+  EXPECT_NE(replayed(size - 3).find("cut within the result of the next one"), std::string::npos);
+  EXPECT_NE(replayed(size - 8).find("ends in the next one"), std::string::npos);
+  EXPECT_NE(replayed(size - 20).find("cut within the next one"), std::string::npos);
+  EXPECT_NE(replayed(100).find("is cut within its first step"), std::string::npos);
 }
 
 TEST_F(BenchReplayTest, AnotherModelsRecordingIsRefused) {

@@ -401,6 +401,7 @@ int serve(const Words& words) {
   if (command.app().count("--config") > 0) command.apply(read_settings(config));
   options.model = command.model();
   if (print_config) {
+    check_serve(options);
     static const std::regex keys("(^|\n)api-key=[^\"\n][^\n]*"),
         not_given("(^|\n)(model|api-key|served-model-name)=\"\"");
     std::string text = command.app().config_to_str(true, false);

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <system_error>
@@ -50,17 +51,6 @@ forward::Ranks ranks_of(const LoadOptions& options) {
           .decode_context_parallel_size = options.decode_context_parallel_size};
 }
 
-// What the mapped weights leave of the machine's memory. Throws Error(does_not_fit) when that is nothing.
-int64_t memory_beside(int64_t weights) {
-  const int64_t machine = memory_of_machine();
-  if (machine == 0) return 0;  // not known: not checked
-  if (weights >= machine) {
-    throw Error(ErrorCode::does_not_fit, "weights", engine::size_at_least(weights),
-                "less than this machine's " + engine::size_at_most(machine));
-  }
-  return machine - weights;
-}
-
 engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape, int64_t weights) {
   const forward::Ranks ranks = ranks_of(options);
   const int threads = engine::threads_of_rank(checked_threads(options.threads), ranks);
@@ -87,7 +77,56 @@ std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shap
   return stops;
 }
 
+// `sampled_tokens`: the tokenizer's size.
+engine::BatchEngineOptions engine_options(const LoadOptions& options, const model::Shape& shape,
+                                          const engine::Plan& plan, int32_t sampled_tokens) {
+  engine::BatchEngineOptions engine;
+  engine.scheduler.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  engine.scheduler.sampled_tokens = sampled_tokens;
+  engine.scheduler.max_model_len = plan.max_model_len;
+  engine.scheduler.capacity = plan.capacity;
+  engine.scheduler.page_groups = plan.page_groups;
+  engine.scheduler.kept_state_bytes = plan.kept_state_bytes;
+  engine.scheduler.max_waiting = options.max_waiting;
+  engine.scheduler.prefill_slice_ms = options.prefill_slice_ms;
+  engine.scheduler.fill_share = options.fill_share;
+  engine.watchdog_s = options.watchdog_s;
+  // A thread that hangs cannot be joined: nothing is cleaned up.
+  if (options.watchdog_exit) engine.on_stuck = [] { std::_Exit(exit_status(ErrorCode::internal)); };
+  return engine;
+}
+
+// A recording inside the model's folder would replace, or be taken for, a part of the model.
+void check_recording(const std::filesystem::path& recording, const std::filesystem::path& folder) {
+  if (recording.empty()) return;
+  std::error_code error;
+  const auto whole = std::filesystem::weakly_canonical(recording, error);
+  const auto inside = std::filesystem::canonical(folder, error);
+  if (!error && std::mismatch(inside.begin(), inside.end(), whole.begin(), whole.end()).first == inside.end())
+    throw Error(ErrorCode::usage, "--record-steps", recording.string() + " is in the model folder",
+                "a file outside of it");
+  engine::check_recording_file(recording);
+}
+
 }  // namespace
+
+int64_t memory_beside(int64_t weights) {
+  const int64_t machine = memory_of_machine();
+  if (machine == 0) return 0;
+  if (weights >= machine) {
+    throw Error(ErrorCode::does_not_fit, "weights", engine::size_at_least(weights),
+                "less than this machine's " + engine::size_at_most(machine));
+  }
+  return machine - weights;
+}
+
+void check_load(const LoadOptions& options) {
+  const auto folder = checked_folder(options.model);
+  const auto shape = model::read_shape(folder);
+  const auto plan = plan_of(options, shape, model::Checkpoint::open(folder).total_bytes());
+  engine::check_options(engine_options(options, shape, plan, static_cast<int32_t>(shape.vocab_size)));
+  check_recording(options.record_steps, folder);
+}
 
 std::filesystem::path checked_folder(const std::filesystem::path& given) {
   auto folder = given.empty() ? default_model() : given;
@@ -165,34 +204,19 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       threads_(plan_.ranks * engine::threads_of_rank(options.threads, ranks_of(options))),
       runner_(engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options), options.threads)) {
   record_steps(options);
-  engine_ = std::make_unique<engine::BatchEngine>(recorder_ ? *recorder_ : *runner_, engine_options(options));
+  engine_ = std::make_unique<engine::BatchEngine>(recorder_ ? *recorder_ : *runner_,
+                                                  engine_options(options, shape_, plan_, tokenizer_.size()));
 }
 
 void LoadedModel::record_steps(const LoadOptions& options) {
   if (options.record_steps.empty()) return;
+  check_recording(options.record_steps, folder_);
   engine::RecordingHeader header;
   header.capacity = plan_.capacity;
   header.ranks = ranks_of(options);
   header.model = name();
   header.config_crc = config_crc(folder_);
   recorder_ = std::make_unique<engine::StepRecorder>(*runner_, options.record_steps, header);
-}
-
-engine::BatchEngineOptions LoadedModel::engine_options(const LoadOptions& options) const {
-  engine::BatchEngineOptions engine;
-  engine.scheduler.vocab_size = static_cast<int32_t>(shape_.vocab_size);
-  engine.scheduler.sampled_tokens = tokenizer_.size();
-  engine.scheduler.max_model_len = plan_.max_model_len;
-  engine.scheduler.capacity = plan_.capacity;
-  engine.scheduler.page_groups = plan_.page_groups;
-  engine.scheduler.kept_state_bytes = plan_.kept_state_bytes;
-  engine.scheduler.max_waiting = options.max_waiting;
-  engine.scheduler.prefill_slice_ms = options.prefill_slice_ms;
-  engine.scheduler.fill_share = options.fill_share;
-  engine.watchdog_s = options.watchdog_s;
-  // A thread that hangs cannot be joined: nothing is cleaned up.
-  if (options.watchdog_exit) engine.on_stuck = [] { std::_Exit(exit_status(ErrorCode::internal)); };
-  return engine;
 }
 
 LoadedModel::~LoadedModel() = default;

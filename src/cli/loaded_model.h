@@ -51,6 +51,14 @@ std::filesystem::path checked_folder(const std::filesystem::path& given);
 // What a recording of steps says of the model that it was made with.
 uint32_t config_crc(const std::filesystem::path& folder);
 
+// What `weights` bytes of mapped weights leave of this machine's memory; 0: not known, not checked. Throws
+// Error(does_not_fit) when that is nothing.
+int64_t memory_beside(int64_t weights);
+
+// Throws what LoadedModel would throw for its settings (usage, does_not_fit), its folder, config.json and the names and
+// sizes of its tensors, without loading anything.
+void check_load(const LoadOptions& options);
+
 // generation_config.json of a folder; without that file the neutral values and config.json's stop ids. Throws
 // Error(bad_file) naming the key.
 api::GenerationDefaults read_generation_defaults(const std::filesystem::path& folder, const model::Shape& shape);
@@ -76,7 +84,6 @@ class LoadedModel {
   api::ServedModel served(std::vector<std::string> names = {});
 
  private:
-  engine::BatchEngineOptions engine_options(const LoadOptions& options) const;
   void record_steps(const LoadOptions& options);
 
   std::filesystem::path folder_;

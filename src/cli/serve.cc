@@ -138,8 +138,14 @@ void smoke_test(const api::ServedModel& model) {
 
 }  // namespace
 
-int run_serve(const ServeOptions& options) {
+void check_serve(const ServeOptions& options) {
   check(options);
+  http::check_listener(server_options(options));
+  check_load(load_options(options));
+}
+
+int run_serve(const ServeOptions& options) {
+  check_serve(options);
   const auto begin = Clock::now();
   // The order of these is the order of their life backwards: the server's threads end first, then the engine, whose
   // last events still find the executor.

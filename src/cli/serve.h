@@ -42,6 +42,10 @@ struct ServeOptions {
   double drain_timeout_s = 30;         // --drain-timeout-s: how long SIGTERM lets running requests finish
 };
 
+// Throws what run_serve() would throw for these settings and this model folder's config and tensor names, without
+// listening or loading.
+void check_serve(const ServeOptions& options);
+
 // Returns after a graceful stop (0), or when the engine has failed and every request has been answered (70, for the
 // supervisor to start it again). Throws Error: resource (port in use, exit 5), usage (listening beyond loopback
 // without a key), and whatever loading the model throws.

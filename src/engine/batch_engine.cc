@@ -16,10 +16,15 @@ constexpr const char* stuck_reason = "no step has finished for a long time";
 
 }  // namespace
 
-BatchEngine::BatchEngine(StepRunner& runner, const BatchEngineOptions& options)
-    : runner_(runner), options_(options), scheduler_(options.scheduler), progress_(now()) {
+void check_options(const BatchEngineOptions& options) {
+  check_options(options.scheduler);
   if (!(options.watchdog_s >= 0 && options.watchdog_s <= 1e6))
     throw Error(ErrorCode::usage, "--watchdog-s", fmt::format("{}", options.watchdog_s), "0 (off) to 1000000 seconds");
+}
+
+BatchEngine::BatchEngine(StepRunner& runner, const BatchEngineOptions& options)
+    : runner_(runner), options_(options), scheduler_(options.scheduler), progress_(now()) {
+  check_options(options);
   const auto slots = static_cast<size_t>(options.scheduler.capacity.slots);
   snapshot_.streams.reserve(slots);
   cancels_.reserve(slots);

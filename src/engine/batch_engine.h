@@ -24,6 +24,9 @@ struct BatchEngineOptions {
   std::function<void()> on_stuck;  // called on the watchdog's thread after its dump, each time; may be empty
 };
 
+// Throws Error(usage) naming the setting that is out of its range.
+void check_options(const BatchEngineOptions& options);
+
 class BatchEngine : public Engine {
  public:
   // `runner` must outlive the engine; it is called on the engine's thread only. Throws Error(usage) naming a setting.

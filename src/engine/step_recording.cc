@@ -1,7 +1,11 @@
 // Header, then for each step its length and bytes, and once it has run a mark and the checksum of its logits.
 #include "engine/step_recording.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -11,6 +15,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/plan.h"
 
 namespace tandem::engine {
 namespace {
@@ -19,6 +24,8 @@ constexpr std::array<char, 8> magic = {'T', 'N', 'D', 'M', 'S', 'T', 'E', 'P'};
 constexpr uint32_t version = 1;
 constexpr uint32_t mark_of_result = 0x544C5352;  // "RSLT"
 constexpr size_t longest_name = 255;
+
+constexpr int64_t most_rows = 65536;
 
 // The header's numbers, in the order of the layout.
 struct HeaderFields {
@@ -54,13 +61,76 @@ HeaderFields fields_of(const RecordingHeader& header, size_t name_length) {
           .reserved = 0};
 }
 
+struct Descriptor {
+  int value = -1;
+  ~Descriptor() {
+    if (value >= 0) ::close(value);
+  }
+};
+
+[[noreturn]] void not_a_recording(const std::string& name) {
+  throw Error(ErrorCode::usage, name, "is a file that is not a recording of steps",
+              "a new file, or a recording to replace");
+}
+
+bool begins_as_recording(int file) {
+  std::array<char, magic.size()> begin{};
+  return ::pread(file, begin.data(), begin.size(), 0) == std::ssize(begin) && begin == magic;
+}
+
+// An empty file that is ours alone, or a device or pipe. Nothing is lost before it is known to be a recording.
+std::FILE* open_to_record(const std::string& name) {
+  const auto refuse = [&](int number, const char* found = nullptr) {
+    throw Error(ErrorCode::resource, name, found != nullptr ? found : std::strerror(number),
+                "a file that can be written");
+  };
+  check_recording_file(name);
+  // O_NONBLOCK: a pipe without a reader is an error, not a wait.
+  Descriptor file{::open(name.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666)};
+  if (file.value < 0) refuse(errno, errno == ENXIO ? "is a pipe that nobody reads" : nullptr);
+  struct stat info {};
+  if (::fstat(file.value, &info) != 0) refuse(errno);
+  if (S_ISREG(info.st_mode)) {
+    if (::flock(file.value, LOCK_EX | LOCK_NB) != 0)
+      refuse(errno, errno == EWOULDBLOCK ? "another program is recording into it" : nullptr);
+    if (::ftruncate(file.value, 0) != 0) refuse(errno);
+  }
+  if (::fcntl(file.value, F_SETFL, 0) != 0) refuse(errno);
+  std::FILE* const stream = ::fdopen(file.value, "wb");
+  if (stream == nullptr) refuse(errno);
+  file.value = -1;
+  return stream;
+}
+
+// Null, or what no server records. Within these bounds the formulas of a plan do not overflow.
+const char* wrong_size(const HeaderFields& f) {
+  constexpr int64_t most = int64_t{1} << 31;
+  const auto outside = [](int64_t value, int64_t low, int64_t high) { return value < low || value > high; };
+  if (outside(f.slots, 1, largest_max_num_seqs)) return "slots";
+  if (outside(f.max_rows, 1, most_rows)) return "rows of a step";
+  if (outside(f.max_logit_rows, 1, most_rows)) return "logit rows";
+  if (outside(f.kept_states, 0, most)) return "kept states";
+  if (outside(f.page_rows, 1, forward::TextModel::page_rows)) return "rows of a page";
+  if (outside(f.pages, 2, most)) return "pages";
+  if (outside(f.max_stream_pages, 0, most)) return "pages of a stream";
+  if (outside(f.tensor_parallel_size, 1, 2) || outside(f.decode_context_parallel_size, 1, f.tensor_parallel_size))
+    return "ranks";
+  return nullptr;
+}
+
 }  // namespace
+
+void check_recording_file(const std::filesystem::path& file) {
+  struct stat info {};
+  if (::stat(file.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return;
+  const Descriptor opened{::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+  if (opened.value < 0 || !begins_as_recording(opened.value)) not_a_recording(file.string());
+}
 
 uint32_t crc_of_logits(std::span<const float> logits) { return crc32c(std::as_bytes(logits)); }
 
 StepRecorder::StepRecorder(StepRunner& runner, const std::filesystem::path& file, const RecordingHeader& header)
-    : runner_(runner), name_(file.string()), file_(std::fopen(file.c_str(), "wb")) {
-  if (!file_) throw Error(ErrorCode::resource, name_, std::strerror(errno), "a file that can be written");
+    : runner_(runner), name_(file.string()), file_(open_to_record(name_)) {
   const std::string model = header.model.substr(0, longest_name);
   std::vector<std::byte> bytes;
   const auto add = [&](std::span<const std::byte> more) { bytes.insert(bytes.end(), more.begin(), more.end()); };
@@ -112,11 +182,7 @@ void RecordingReader::read_header() {
   if (crc != crc32c(bytes_.first(end))) bad("a header with a wrong checksum", "an undamaged one");
   if (fields.cache_type > static_cast<uint32_t>(forward::CacheType::bf16))
     bad(fmt::format("cache type {}", fields.cache_type), "0 or 1");
-  constexpr int64_t most = int64_t{1} << 31;
-  if (fields.slots < 1 || fields.max_rows < 1 || fields.max_logit_rows < 1 || fields.kept_states < 0 ||
-      fields.page_rows < 1 || fields.pages < 2 || fields.pages > most || fields.max_stream_pages < 0 ||
-      fields.max_stream_pages > most)
-    bad("sizes that no model has", "slots, rows and pages");
+  if (const char* size = wrong_size(fields)) bad(fmt::format("a number of {} that no server has", size), "its sizes");
   header_.capacity = {.slots = fields.slots,
                       .pages = fields.pages,
                       .max_stream_pages = fields.max_stream_pages,

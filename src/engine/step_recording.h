@@ -24,11 +24,16 @@ struct RecordingHeader {
   uint32_t config_crc = 0;     // CRC32C of config.json
 };
 
+// Throws Error(usage) for a file that is not empty and not a recording: recording would destroy it. What does not
+// exist, and what is no regular file, is passed.
+void check_recording_file(const std::filesystem::path& file);
+
 // Runs steps on another runner and writes them down. A step is in the file before it runs. A file that cannot be
 // written any longer ends the recording, not the engine.
 class StepRecorder : public StepRunner {
  public:
-  // `runner` must outlive the recorder. Throws Error(resource) when the file cannot be made.
+  // `runner` must outlive the recorder. An earlier recording is replaced. Throws Error: usage as above; resource when
+  // the file cannot be made or another program is recording into it, or when it is a pipe that nobody reads.
   StepRecorder(StepRunner& runner, const std::filesystem::path& file, const RecordingHeader& header);
 
   void run(const forward::Step& step) override;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <functional>
+#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -143,6 +145,93 @@ TEST_F(RecordingTest, AFileThatCannotBeMadeIsAResourceError) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::resource);
+  }
+}
+
+template <typename Make>
+ErrorCode error_of(const Make& make) {
+  try {
+    make();
+  } catch (const Error& e) {
+    return e.code();
+  }
+  return ErrorCode::failed_check;  // stands for: no error
+}
+
+TEST_F(RecordingTest, OnlyARecordingIsReplaced) {
+  FakeModel model(model_options_);
+  const auto start = [&] { const StepRecorder recorder(model, path_, header()); };
+  for (const std::string& content : {std::string("notes"), std::string("TNDMSTE"), std::string(4096, '\0')}) {
+    std::ofstream(path_, std::ios::binary) << content;
+    EXPECT_EQ(error_of(start), ErrorCode::usage);
+    EXPECT_EQ(std::filesystem::file_size(path_), content.size());
+  }
+  std::ofstream(path_, std::ios::trunc).close();
+  EXPECT_NO_THROW(start());  // an empty file
+  const size_t first = std::filesystem::file_size(path_);
+  std::ofstream(path_, std::ios::app) << "more";
+  EXPECT_NO_THROW(start());
+  EXPECT_EQ(std::filesystem::file_size(path_), first);
+}
+
+TEST_F(RecordingTest, ARecordingHasOneWriter) {
+  FakeModel model(model_options_);
+  const auto start = [&] { const StepRecorder recorder(model, path_, header()); };
+  {
+    StepRecorder recorder(model, path_, header());
+    recorder.run(forward::single_stream_step(std::vector<int32_t>{1, 2, 3}, 0, 1));
+    const size_t size = std::filesystem::file_size(path_);
+    EXPECT_EQ(error_of(start), ErrorCode::resource);
+    EXPECT_EQ(std::filesystem::file_size(path_), size);
+  }
+  EXPECT_NO_THROW(start());
+}
+
+TEST_F(RecordingTest, APipeNeedsAReader) {
+  FakeModel model(model_options_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const auto start = [&] { const StepRecorder recorder(model, path_, header()); };
+  EXPECT_EQ(error_of(start), ErrorCode::resource);
+  const int reader = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK);
+  EXPECT_NO_THROW(start());
+  std::string begin(8, ' ');
+  EXPECT_EQ(::read(reader, begin.data(), begin.size()), 8);
+  EXPECT_EQ(begin, "TNDMSTEP");
+  ::close(reader);
+}
+
+// A header whose checksum holds and whose sizes no server has.
+TEST_F(RecordingTest, SizesOfTheHeaderAreBounded) {
+  constexpr int32_t most = std::numeric_limits<int32_t>::max();
+  const std::vector<std::function<void(RecordingHeader&)>> changes = {
+      [](RecordingHeader& h) { h.capacity.slots = most; },
+      [](RecordingHeader& h) { h.capacity.slots = 0; },
+      [](RecordingHeader& h) { h.capacity.max_rows = 1 << 20; },
+      [](RecordingHeader& h) { h.capacity.max_rows = -1; },
+      [](RecordingHeader& h) { h.capacity.max_logit_rows = most; },
+      [](RecordingHeader& h) { h.capacity.kept_states = -1; },
+      [](RecordingHeader& h) { h.capacity.page_rows = 257; },
+      [](RecordingHeader& h) { h.capacity.page_rows = 0; },
+      [](RecordingHeader& h) { h.capacity.pages = (int64_t{1} << 31) + 1; },
+      [](RecordingHeader& h) { h.capacity.max_stream_pages = std::numeric_limits<int64_t>::max(); },
+      [](RecordingHeader& h) { h.ranks.tensor_parallel_size = 3; },
+      [](RecordingHeader& h) { h.ranks.tensor_parallel_size = 0; },
+      [](RecordingHeader& h) {
+        h.ranks = {0, 1, 2};
+      },
+  };
+  FakeModel model(model_options_);
+  const auto read = [&](const RecordingHeader& written) {
+    { const StepRecorder recorder(model, path_, written); }
+    std::ifstream file(path_, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const RecordingReader reader(std::as_bytes(std::span(text)), "file");
+  };
+  EXPECT_NO_THROW(read(header()));
+  for (size_t i = 0; i < changes.size(); ++i) {
+    RecordingHeader changed = header();
+    changes[i](changed);
+    EXPECT_EQ(error_of([&] { read(changed); }), ErrorCode::bad_file) << i;
   }
 }
 

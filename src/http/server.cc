@@ -88,8 +88,12 @@ struct Server::State {
   int stops = 0;
 };
 
-void Server::State::listen() {
-  const std::string where = fmt::format("{}:{}", options.host, options.port);
+namespace {
+
+std::string place_of(const ServerOptions& options) { return fmt::format("{}:{}", options.host, options.port); }
+
+// Where to listen. Refuses an address that others can reach without a key.
+tcp::endpoint checked_endpoint(asio::io_context& io, const ServerOptions& options, const std::string& where) {
   SystemError error;
   tcp::resolver resolver(io);
   const auto found = resolver.resolve(options.host, fmt::format("{}", options.port),
@@ -99,11 +103,26 @@ void Server::State::listen() {
                 "a name or address of this machine");
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
-  loopback = endpoint.address().is_loopback();
-  if (!loopback && options.api_keys.empty() && !options.insecure) {
+  if (!endpoint.address().is_loopback() && options.api_keys.empty() && !options.insecure) {
     throw Error(ErrorCode::usage, "--host " + options.host, "other machines could use the server without a key",
                 "--api-key, or --insecure to allow it");
   }
+  return endpoint;
+}
+
+}  // namespace
+
+void check_listener(const ServerOptions& options) {
+  [[maybe_unused]] const KeyRing keys(options.api_keys);
+  asio::io_context io;
+  checked_endpoint(io, options, place_of(options));
+}
+
+void Server::State::listen() {
+  const std::string where = place_of(options);
+  const tcp::endpoint endpoint = checked_endpoint(io, options, where);
+  loopback = endpoint.address().is_loopback();
+  SystemError error;
   const auto check = [&] {
     if (!error) return;
     if (error == asio::error::address_in_use) {

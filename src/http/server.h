@@ -24,6 +24,9 @@ struct ServerOptions {
   Limits limits;
 };
 
+// Throws what a Server's constructor throws for the host and the keys, without listening: resource, usage.
+void check_listener(const ServerOptions& options);
+
 class Server : public api::Executor {
  public:
   // Binds and listens; connections wait until start(). Throws Error: resource (port in use, no permission, unknown

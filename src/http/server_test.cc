@@ -101,6 +101,29 @@ ErrorCode listen_error(const std::string& host, uint16_t port, std::vector<std::
   return ErrorCode::failed_check;  // stands for: no error
 }
 
+// The same without listening.
+ErrorCode check_error(const std::string& host, std::vector<std::string> keys, bool insecure) {
+  ServerOptions options;
+  options.host = host;
+  options.api_keys = std::move(keys);
+  options.insecure = insecure;
+  try {
+    check_listener(options);
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::failed_check;
+}
+
+TEST_F(ServerTest, TheCheckSaysWhatListeningWouldSay) {
+  for (const auto* host : {"127.0.0.1", "0.0.0.0", "no.such.host.invalid"}) {
+    for (const auto& keys : {std::vector<std::string>{}, {"key"}, {"key", ""}}) {
+      for (const bool insecure : {false, true})
+        EXPECT_EQ(check_error(host, keys, insecure), listen_error(host, 0, keys, insecure)) << host;
+    }
+  }
+}
+
 TEST_F(ServerTest, ListeningCanFail) {
   start();
   std::string message;

@@ -88,9 +88,23 @@ class Settings(TandemTest):
 
     def test_what_is_printed_can_be_read(self):
         for words in ([], ["--port", "9001", "--served-model-name", "x", "--served-model-name", "y z", "--threads", "3",
-                           "--strict-model-name", "--sse-keepalive-s", "0.5", "--kv-cache-memory", "1MiB", NANO]):
+                           "--strict-model-name", "--sse-keepalive-s", "0.5", "--kv-cache-memory", "8MiB", NANO]):
             printed = self.print_config(*words)
             self.assertEqual(self.print_config("--config", self.write("c.toml", printed)), printed)
+
+    def test_what_serve_refuses_is_not_printed(self):
+        for line in ("max-num-seqs = 99", "max-num-seqs = 0", "fill-share = nan", "fill-share = 0", "fill-share = 1.5",
+                     "max-queued-requests = 0", "sse-keepalive-s = -1", "sse-keepalive-s = inf", "drain-timeout-s = nan",
+                     "request-timeout-s = -1", "watchdog-s = nan", "watchdog-s = -1", "prefill-slice-ms = -1",
+                     "prefill-slice-ms = nan", "threads = -1", "threads = 5000", "max-model-len = 1",
+                     "max-model-len = 100000000", "max-num-batched-tokens = -1", "max-num-batched-tokens = 1",
+                     "kept-states-memory = -1", "kv-cache-dtype = f64", "tensor-parallel-size = 3",
+                     "decode-context-parallel-size = 2", "host = 0.0.0.0", 'api-key = ""', "default-seed = one"):
+            config = self.write("c.toml", line + "\n")
+            for more in ([], ["--print-config"]):
+                self.assert_fails(tandem("serve", NANO, "--config", config, *more), 2, line.split()[0])
+        self.assert_fails(tandem("serve", "--kv-cache-memory", "1", "--print-config"), 4, "--kv-cache-memory")
+        self.assert_fails(tandem("serve", self.path("none"), "--print-config"), 3, "none")
 
     def test_keys_are_not_printed(self):
         self.assertNotIn("sesame", self.print_config("--api-key", "sesame", "--api-key", "open sesame"))
