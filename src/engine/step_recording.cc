@@ -182,7 +182,8 @@ void RecordingReader::read_header() {
   if (crc != crc32c(bytes_.first(end))) bad("a header with a wrong checksum", "an undamaged one");
   if (fields.cache_type > static_cast<uint32_t>(forward::CacheType::bf16))
     bad(fmt::format("cache type {}", fields.cache_type), "0 or 1");
-  if (const char* size = wrong_size(fields)) bad(fmt::format("a number of {} that no server has", size), "its sizes");
+  if (const char* size = wrong_size(fields))
+    bad(fmt::format("{} out of their range", size), "sizes that a server can have");
   header_.capacity = {.slots = fields.slots,
                       .pages = fields.pages,
                       .max_stream_pages = fields.max_stream_pages,
