@@ -98,6 +98,8 @@ def must_not_know(tree):
         room = room_of(path)
         for number, _, included in tree.includes(path):
             for pattern, allowed, reason in ONLY_IN:
+                if path.endswith("_test.cc") and included == "sys/socket.h":
+                    continue  # a socket pair as a writer's other end
                 if re.match(pattern, included) and room not in allowed:
                     yield f"{path}:{number}: <{included}> in {room}/: {reason}"
             if included.startswith("nlohmann/") and room in NO_JSON_IN and not re.search(r"_test\.cc$|/test_\w+\.h$", path):
