@@ -10,7 +10,9 @@
 namespace tandem::engine {
 namespace {
 
-BatchEngineOptions options() { return {.scheduler = options_for({.records = 0}, 16, 100000), .watchdog_s = 0, .on_stuck = {}}; }
+BatchEngineOptions options() {
+  return {.scheduler = options_for({.records = 0}, 16, 100000), .watchdog_s = 0, .on_stuck = {}};
+}
 
 Request greedy(int64_t max_tokens) {
   Request request;
