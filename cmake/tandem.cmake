@@ -22,7 +22,7 @@ target_link_libraries(tandem_settings INTERFACE fmt::fmt Threads::Threads)
 if(TANDEM_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 raises false alarms about std::string and std::vector in code that the sanitizers have changed; the release
   # build has these warnings.
-  target_compile_options(tandem_settings INTERFACE -Wno-array-bounds -Wno-stringop-overflow -Wno-restrict
+  target_compile_options(tandem_settings INTERFACE -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict
     -Wno-maybe-uninitialized)
 endif()
 if(TANDEM_SANITIZE STREQUAL "address")
