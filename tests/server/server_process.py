@@ -107,7 +107,7 @@ class Server:
         )
         return raw
 
-    def wait_for_load(self, running, waiting, seconds=20):
+    def wait_for_load(self, running, waiting, seconds=60):
         """Waits until /health shows these numbers of requests."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
