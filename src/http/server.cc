@@ -102,7 +102,7 @@ tcp::endpoint checked_endpoint(asio::io_context& io, const ServerOptions& option
     throw Error(ErrorCode::resource, where, "the host is not known: " + error.message(),
                 "a name or address of this machine");
   }
-  const tcp::endpoint endpoint = found.begin()->endpoint();
+  tcp::endpoint endpoint = found.begin()->endpoint();
   if (!endpoint.address().is_loopback() && options.api_keys.empty() && !options.insecure) {
     throw Error(ErrorCode::usage, "--host " + options.host, "other machines could use the server without a key",
                 "--api-key, or --insecure to allow it");
