@@ -12,10 +12,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -24,35 +20,25 @@
 #include <vector>
 
 #include "base/log.h"
+#include "common.h"
 #include "device/threads.h"
 #include "engine/batch_engine.h"
 #include "engine/step_runner.h"
 #include "forward/cost.h"
 #include "forward/text_model.h"
 #include "model/checkpoint.h"
-#include "ops/simd/kernels.h"
 
 namespace tandem {
 namespace {
 
+using bench::median;
+using bench::quantile;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t again_tokens = 4096, fill_tokens = 16384, streams = 8, stream_prompt = 64, stream_tokens = 160;
 constexpr double slice_ms = 200;
 
-struct Options {
-  std::string model = std::string(TANDEM_SOURCE_DIR) + "/models/nano";
-  int threads = 0, rounds = 5;
-  bool json = false;
-};
-
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-double quantile(std::vector<double> samples, double q) {
-  std::sort(samples.begin(), samples.end());
-  return samples[static_cast<size_t>(std::lround(q * static_cast<double>(samples.size() - 1)))];
-}
-double median(const std::vector<double>& samples) { return quantile(samples, 0.5); }
 
 // The model, with the time that it takes.
 class TimedModel : public engine::StepRunner {
@@ -82,7 +68,7 @@ struct Reply {
 
 class Bench {
  public:
-  explicit Bench(const Options& options)
+  explicit Bench(const bench::Options& options)
       : options_(options),
         threads_(options.threads),
         shape_(model::read_shape(options.model)),
@@ -91,7 +77,7 @@ class Bench {
         text_(shape_, weights_, threads_, capacity()),
         model_(text_),
         engine_(model_, engine_options()),
-        set_(static_cast<size_t>(checkpoint_.total_bytes()), std::byte{1}) {}
+        machine_(checkpoint_.total_bytes()) {}
 
   void run() {
     for (int round = 0; round < options_.rounds; ++round) {
@@ -150,19 +136,7 @@ class Bench {
 
   void machine() {
     device::Threads threads(options_.threads);  // its own: the engine may still be keeping a state with the model's
-    const int64_t rounds = 1'000'000, pieces = 64, size = static_cast<int64_t>(set_.size()) / pieces, repeats = 4;
-    std::vector<float> sums(static_cast<size_t>(threads.count()));
-    std::vector<uint64_t> bytes(static_cast<size_t>(pieces));
-    auto start = Clock::now();
-    threads.run(threads.count(), [&](int64_t i) { sums[static_cast<size_t>(i)] = ops::kernels().fma_rounds(rounds); });
-    fma_.push_back(static_cast<double>(rounds * ops::fma_round * threads.count()) / seconds(Clock::now() - start));
-    start = Clock::now();
-    for (int64_t repeat = 0; repeat < repeats; ++repeat) {
-      threads.run(pieces, [&](int64_t i) {
-        bytes[static_cast<size_t>(i)] = ops::kernels().read_bytes(set_.data() + i * size, size);
-      });
-    }
-    read_.push_back(static_cast<double>(pieces * size * repeats) / seconds(Clock::now() - start));
+    machine_.measure(threads);
   }
 
   void again(int round) {
@@ -255,9 +229,7 @@ class Bench {
   }
 
   double floor_of(int64_t rows) const {
-    const forward::Cost cost = forward::step_cost(shape_, weights_, stream_prompt + stream_tokens / 2, rows, rows);
-    return std::max(static_cast<double>(cost.bytes()) / median(read_),
-                    static_cast<double>(cost.multiply_adds) / median(fma_));
+    return machine_.floor_of(forward::step_cost(shape_, weights_, stream_prompt + stream_tokens / 2, rows, rows));
   }
 
   void print() const {
@@ -266,8 +238,8 @@ class Bench {
     if (options_.json) {
       const nlohmann::ordered_json out{{"schema", "tandem.bench.serve_mix/1"},
                                        {"threads", threads_.count()},
-                                       {"fma_per_second", fma_},
-                                       {"read_bytes_per_second", read_},
+                                       {"fma_per_second", machine_.fma_per_second},
+                                       {"read_bytes_per_second", machine_.bytes_per_second},
                                        {"again_first_s", first_},
                                        {"again_second_s", second_},
                                        {"again_ratio", again},
@@ -287,7 +259,7 @@ class Bench {
       return;
     }
     fmt::print("machine, {} threads: {:.1f} G multiply-adds/s, {:.1f} GB/s reading\n", threads_.count(),
-               median(fma_) / 1e9, median(read_) / 1e9);
+               median(machine_.fma_per_second) / 1e9, median(machine_.bytes_per_second) / 1e9);
     fmt::print("again: {} tokens answered after {:.1f} ms, the second time after {:.2f} ms: {:.0f} times sooner\n",
                again_tokens, 1e3 * median(first_), 1e3 * median(second_), again);
     fmt::print("streams: one {:.0f}, eight {:.0f} tokens/s: {:.2f} times; floors {:.2f} times; {:.0f} % of that\n",
@@ -300,7 +272,7 @@ class Bench {
                median(in_large_) / median(in_small_));
   }
 
-  Options options_;
+  bench::Options options_;
   device::Threads threads_;
   model::Shape shape_;
   model::Checkpoint checkpoint_;
@@ -308,8 +280,8 @@ class Bench {
   forward::TextModel text_;
   TimedModel model_;
   engine::BatchEngine engine_;
-  std::vector<std::byte> set_;
-  std::vector<double> fma_, read_, first_, second_, one_, many_, overhead_, gaps_, in_small_, in_large_;
+  bench::Machine machine_;
+  std::vector<double> first_, second_, one_, many_, overhead_, gaps_, in_small_, in_large_;
   double fill_seconds_ = 0, idle_ = 0;
 };
 
@@ -317,25 +289,7 @@ class Bench {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument == "--json") {
-      options.json = true;
-    } else if (argument == "--threads" && i + 1 < argc) {
-      options.threads = std::atoi(argv[++i]);
-    } else if (argument == "--rounds" && i + 1 < argc) {
-      options.rounds = std::max(1, std::atoi(argv[++i]));
-    } else {
-      options.model = argument;
-    }
-  }
-  try {
-    tandem::set_log_level(tandem::LogLevel::warning);
-    tandem::Bench(options).run();
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "serve_mix: {}\n", e.what());
-    return 1;
-  }
-  return 0;
+  tandem::set_log_level(tandem::LogLevel::warning);
+  const tandem::bench::Options options = tandem::bench::parse(argc, argv, 5);
+  return tandem::bench::run("serve_mix", [&] { tandem::Bench(options).run(); });
 }

@@ -1,0 +1,107 @@
+// What the benchmarks of the CPU share: their arguments, and what the machine can do, measured in the same run.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "device/threads.h"
+#include "forward/cost.h"
+#include "ops/simd/kernels.h"
+
+namespace tandem::bench {
+
+struct Options {
+  std::string model = std::string(TANDEM_SOURCE_DIR) + "/models/nano";
+  int threads = 0, rounds = 0;
+  bool json = false;
+};
+
+// [MODEL] [--threads N] [--rounds N] [--json]
+inline Options parse(int argc, char** argv, int default_rounds) {
+  Options options;
+  options.rounds = default_rounds;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--json") {
+      options.json = true;
+    } else if (argument == "--threads" && i + 1 < argc) {
+      options.threads = std::atoi(argv[++i]);
+    } else if (argument == "--rounds" && i + 1 < argc) {
+      options.rounds = std::max(1, std::atoi(argv[++i]));
+    } else {
+      options.model = argument;
+    }
+  }
+  return options;
+}
+
+// Runs body and returns the exit status.
+template <typename Body>
+int run(const char* name, const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "{}: {}\n", name, e.what());
+    return 1;
+  }
+  return 0;
+}
+
+template <typename Body>
+double seconds(const Body& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+inline double quantile(std::vector<double> samples, double q) {
+  std::sort(samples.begin(), samples.end());
+  return samples[static_cast<size_t>(std::lround(q * static_cast<double>(samples.size() - 1)))];
+}
+inline double median(const std::vector<double>& samples) { return quantile(samples, 0.5); }
+
+// Samples of the fp32 multiply-add rate of all threads in registers, and of their rate of reading `bytes` bytes.
+class Machine {
+ public:
+  explicit Machine(int64_t bytes) : set_(static_cast<size_t>(bytes), std::byte{1}) {}
+
+  // `threads` must be idle.
+  void measure(device::Threads& threads) {
+    const int64_t rounds = 2'000'000, pieces = 64, size = static_cast<int64_t>(set_.size()) / pieces, repeats = 4;
+    std::vector<float> sums(static_cast<size_t>(threads.count()));
+    std::vector<uint64_t> sink(static_cast<size_t>(pieces));
+    const double multiplying = seconds([&] {
+      threads.run(threads.count(),
+                  [&](int64_t i) { sums[static_cast<size_t>(i)] = ops::kernels().fma_rounds(rounds); });
+    });
+    const double reading = seconds([&] {
+      for (int64_t repeat = 0; repeat < repeats; ++repeat) {
+        threads.run(pieces, [&](int64_t i) {
+          sink[static_cast<size_t>(i)] = ops::kernels().read_bytes(set_.data() + i * size, size);
+        });
+      }
+    });
+    fma_per_second.push_back(static_cast<double>(rounds * ops::fma_round * threads.count()) / multiplying);
+    bytes_per_second.push_back(static_cast<double>(pieces * size * repeats) / reading);
+  }
+  // The larger of the step's bytes over the one rate and its multiply-adds over the other, in seconds.
+  double floor_of(const forward::Cost& cost) const {
+    return std::max(static_cast<double>(cost.bytes()) / median(bytes_per_second),
+                    static_cast<double>(cost.multiply_adds) / median(fma_per_second));
+  }
+
+  std::vector<double> fma_per_second, bytes_per_second;
+
+ private:
+  std::vector<std::byte> set_;
+};
+
+}  // namespace tandem::bench
