@@ -33,16 +33,6 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-bool has_weights(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) return false;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.ends_with(".safetensors") || name == "model.safetensors.index.json") return true;
-  }
-  return false;
-}
-
 std::string config_text(const fs::path& model) {
   std::error_code error;
   const MappedFile file = MappedFile::open(fs::is_directory(model, error) ? model / "config.json" : model);
@@ -67,7 +57,7 @@ Subject open(const PlanOptions& options) {
   subject.path = options.model.empty() ? default_model() : options.model;
   subject.shape = model::read_shape(subject.path);
   subject.config = config_text(subject.path);
-  if (has_weights(subject.path)) subject.checkpoint = model::Checkpoint::open(subject.path);
+  if (model::has_weights(subject.path)) subject.checkpoint = model::Checkpoint::open(subject.path);
   if (subject.checkpoint && (!options.weights.empty() || options.bytes_per_parameter != 0))
     throw Error(ErrorCode::usage, options.weights.empty() ? "--weights-bytes-per-parameter" : "--weights",
                 "given for a folder with weights", "a bare config.json");

@@ -6,23 +6,12 @@
 #include <cstring>
 
 #include "base/error.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "device/relax.h"
 
 namespace tandem::cluster {
 namespace {
 
 constexpr int spins_before_sleep = 2000;  // some 50 µs: ranks that compute the same arrive together
-
-void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 
@@ -55,7 +44,8 @@ void InProcessHub::meet() {
     meetings_.fetch_add(1);
     if (sleepers_.load() > 0) meetings_.notify_all();
   } else {
-    for (int i = 0; meetings_.load(std::memory_order_acquire) == meeting && i < spins_before_sleep; ++i) relax();
+    for (int i = 0; meetings_.load(std::memory_order_acquire) == meeting && i < spins_before_sleep; ++i)
+      device::relax();
     while (meetings_.load() == meeting) {
       sleepers_.fetch_add(1);
       meetings_.wait(meeting);

@@ -3,22 +3,12 @@
 
 #include <algorithm>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "device/relax.h"
 
 namespace tandem::device {
 namespace {
 
 constexpr int spins_before_sleep = 20000;  // about 100 µs to 1 ms: longer than the serial parts of a step
-
-void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 uint64_t generation_of(uint64_t ticket) { return ticket >> 32; }
 int64_t index_of(uint64_t ticket) { return static_cast<int64_t>(ticket & 0xffffffffu); }

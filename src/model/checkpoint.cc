@@ -116,6 +116,16 @@ void Checkpoint::Files::check_against(const WeightMap& map, const fs::path& inde
   }
 }
 
+bool has_weights(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return false;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.ends_with(".safetensors") || name == "model.safetensors.index.json") return true;
+  }
+  return false;
+}
+
 Checkpoint Checkpoint::open(const fs::path& path) {
   auto files = std::make_unique<Files>();
   if (!present(path)) throw Error(ErrorCode::bad_file, path.string(), "does not exist", "a model folder");

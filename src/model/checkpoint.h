@@ -27,6 +27,9 @@ struct Tensor {
   int64_t elements() const;
 };
 
+// Whether a folder has weights to open: an index or a .safetensors file. False for what is no folder.
+bool has_weights(const std::filesystem::path& folder);
+
 class Checkpoint {
  public:
   // Opens a folder: model.safetensors.index.json with its shards, or else model.safetensors, or else every

@@ -23,16 +23,6 @@ std::string grouped(int64_t number) { return fmt::format("{}", fmt::group_digits
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
 double mib(int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); }
 
-bool has_weights(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) return false;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.ends_with(".safetensors") || name == "model.safetensors.index.json") return true;
-  }
-  return false;
-}
-
 void print_shape(Output out, const Shape& s) {
   fmt::format_to(out, "shape ({})\n", s.model_type);
   fmt::format_to(out, "  hidden {}, vocabulary {}, layers {}, MTP layers {}, context {}\n", s.hidden_size, s.vocab_size,
