@@ -8,7 +8,8 @@
 #include <limits>
 
 #include "base/error.h"
-#include "engine/portable_math.h"
+#include "base/keyed_noise.h"
+#include "base/portable_math.h"
 
 namespace tandem::engine {
 namespace {
@@ -18,24 +19,9 @@ constexpr double largest_noise = 36.75;
 
 constexpr double mass_one = 0x1p40;  // integer mass of the most likely token
 
-uint64_t mix(uint64_t z) {
-  z ^= z >> 30;
-  z *= 0xBF58476D1CE4E5B9ULL;
-  z ^= z >> 27;
-  z *= 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
-}
-
 uint64_t mass_of(double x, double largest) { return static_cast<uint64_t>(mass_one * portable_exp(x - largest)); }
 
 }  // namespace
-
-double keyed_uniform(uint64_t seed, int64_t position, int32_t token) {
-  const uint64_t a = mix(seed + 0x9E3779B97F4A7C15ULL);
-  const uint64_t b = mix(a ^ (static_cast<uint64_t>(position) * 0xD1B54A32D192ED03ULL));
-  const uint64_t c = mix(b ^ static_cast<uint64_t>(token));
-  return std::min(static_cast<double>(c >> 11) * 0x1p-53 + 0x1p-54, 1.0 - 0x1p-53);
-}
 
 Sampler::Sampler(int32_t vocab_size) : is_masked_(static_cast<size_t>(vocab_size)) {
   candidates_.reserve(static_cast<size_t>(vocab_size));
@@ -137,7 +123,7 @@ int32_t Sampler::argmax_with_noise(const SamplingParams& params, int64_t positio
     // best_ passes min_p even where rounding says otherwise. The second test only saves time: no noise can lift such a
     // token.
     if ((x < smallest && c.id != best_.id) || x + largest_noise < winner_score) continue;
-    const double score = x - portable_log(-portable_log(keyed_uniform(params.seed, position, c.id)));
+    const double score = x + keyed_gumbel(params.seed, position, c.id);
     if (winner.id >= 0 && (score < winner_score || (score == winner_score && before(winner, c)))) continue;
     winner = c;
     winner_score = score;

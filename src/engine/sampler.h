@@ -7,16 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "base/keyed_noise.h"
 #include "engine/engine.h"
 
 namespace tandem::engine {
 
 // Below this temperature a request is greedy.
 inline constexpr double greedy_temperature = 1e-5;
-
-// The position-keyed uniform of spec/speculation.md 3.5: in (0, 1), a function of (seed, absolute position of the token
-// being sampled, token id) and of nothing else.
-double keyed_uniform(uint64_t seed, int64_t position, int32_t token);
 
 // Which tokens of the row may be chosen.
 struct AllowedTokens {

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "engine/portable_math.h"
+#include "base/portable_math.h"
 
 namespace tandem::engine {
 namespace {

@@ -1,24 +1,17 @@
-// The forward pass as the engine sees it, so that tests drive the engine with a model of their own.
+// The real model behind the interface that the engine drives.
 #pragma once
 
 #include <memory>
 #include <span>
 
-#include "forward/step.h"
+#include "forward/step_runner.h"
 #include "forward/text_model.h"
 #include "model/shape.h"
 #include "model/weights.h"
 
 namespace tandem::engine {
 
-class StepRunner {
- public:
-  virtual ~StepRunner() = default;
-  // Runs the step; an exception means that the model's state can no longer be trusted.
-  virtual void run(const forward::Step& step) = 0;
-  // [logit_rows + head_slots, vocab_size] of the last run.
-  virtual std::span<const float> logits() const = 0;
-};
+using forward::StepRunner;
 
 // `model` must outlive the runner.
 std::unique_ptr<StepRunner> run_text_model(forward::TextModel& model);

@@ -4,6 +4,7 @@
 namespace tandem::forward {
 
 void Step::clear() {
+  kind = StepKind::text;
   keeps.clear();
   restores.clear();
   page_copies.clear();

@@ -10,6 +10,17 @@
 
 namespace tandem::forward {
 
+// What the rows of a step are.
+enum class StepKind : uint32_t {
+  text,        // rows of the text model: prompt, reply, drafts to verify
+  mtp_absorb,  // rows of the MTP layer with the text model's hidden rows (spec/model.md 6.3, 1): a segment's row at
+               // position j pairs the hidden of position j (of the last text step, or among the slot's head rows) with
+               // the token at j + 1
+  mtp_chain,   // one row of each segment's stream with the hidden that its last MTP row left (6.3, 2 and 3)
+  dflash2,     // blocks of the DFlash2 drafter (spec/speculation.md 1.5): each segment is one row, the pending token at
+               // its position
+};
+
 // A run of consecutive rows of one stream.
 struct Segment {
   int32_t slot = 0;        // state slot of the stream
@@ -19,6 +30,7 @@ struct Segment {
   int32_t rows = 0;
   int32_t certain_rows = 0;  // rows that will be kept whatever the logits say: prompt rows, the pending token
   int64_t position = 0;      // absolute position of the first row = rows of the stream committed before this step
+  int64_t context_from = 0;  // text: rows at positions below it leave no context for the DFlash2 drafter
 
   bool operator==(const Segment&) const = default;
 };
@@ -42,6 +54,8 @@ struct PageCopy {
 };
 
 struct Step {
+  StepKind kind = StepKind::text;  // the others have no moves and no head slots, and commit nothing of the text model
+
   // Moves, done in this order before any row runs. A slot may be kept and then restored or started afresh.
   std::vector<StateMove> keeps;
   std::vector<StateMove> restores;
@@ -51,7 +65,7 @@ struct Step {
   std::vector<int64_t> positions;    // [rows] absolute
   std::vector<Segment> segments;     // of different slots, in the order of their rows
   std::vector<int32_t> page_tables;  // physical pages of token rows, concatenated over segments; 0 is the null page
-  std::vector<int32_t> logit_rows;   // rows whose logits are wanted, ascending
+  std::vector<int32_t> logit_rows;   // rows whose logits are wanted, ascending; none of dflash2
   // Slots whose last row's logits are wanted from the head row that they hold (a restored prompt needs no forward);
   // none of them has a segment in this step. Their logits follow those of logit_rows.
   std::vector<int32_t> head_slots;

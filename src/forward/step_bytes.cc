@@ -16,9 +16,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "steps are little-endian");
 
 constexpr uint32_t magic = 0x50455453;  // "STEP"
-constexpr uint32_t version = 1;
+constexpr uint32_t version = 2;
 constexpr size_t arrays = 9;
-constexpr size_t header_bytes = 4 * (2 + arrays);
+constexpr size_t header_bytes = 4 * (3 + arrays);
 
 template <typename T>
 constexpr void check_layout() {  // arrays are copied as they lie in memory, which must have no holes
@@ -66,6 +66,7 @@ void write_step(const Step& step, std::vector<std::byte>& bytes) {
   const auto put_u32 = [&put](uint32_t value) { put(&value, 4); };
   put_u32(magic);
   put_u32(version);
+  put_u32(static_cast<uint32_t>(step.kind));
   for_arrays(step, [&](const auto& array) { put_u32(static_cast<uint32_t>(array.size())); });
   for_arrays(step, [&](const auto& array) {
     using Element = typename std::remove_cvref_t<decltype(array)>::value_type;
@@ -80,7 +81,9 @@ void read_step(std::span<const std::byte> bytes, Step& step) {
     bad(fmt::format("{} bytes", bytes.size()), fmt::format("at least {}", header_bytes + 4));
   if (read_u32(bytes, 0) != magic) bad(fmt::format("magic {:#x}", read_u32(bytes, 0)), fmt::format("{:#x}", magic));
   if (read_u32(bytes, 4) != version) bad(fmt::format("version {}", read_u32(bytes, 4)), fmt::format("{}", version));
-  size_t size = header_bytes + 4, at = 8;
+  if (read_u32(bytes, 8) > static_cast<uint32_t>(StepKind::dflash2))
+    bad(fmt::format("step kind {}", read_u32(bytes, 8)), "0 to 3");
+  size_t size = header_bytes + 4, at = 12;
   for_arrays(step, [&](auto& array) {
     size += size_t{read_u32(bytes, at)} * sizeof(array[0]);  // at most 9 · 2^32 · 40 bytes: no overflow
     at += 4;
@@ -88,7 +91,8 @@ void read_step(std::span<const std::byte> bytes, Step& step) {
   if (size != bytes.size()) bad(fmt::format("{} bytes", bytes.size()), fmt::format("{} by its counts", size));
   const uint32_t stored = read_u32(bytes, size - 4), computed = crc32c(bytes.first(size - 4));
   if (stored != computed) bad(fmt::format("CRC32C {:#010x}", computed), fmt::format("{:#010x}", stored));
-  size_t count_at = 8;
+  step.kind = static_cast<StepKind>(read_u32(bytes, 8));
+  size_t count_at = 12;
   at = header_bytes;
   for_arrays(step, [&](auto& array) {
     array.resize(read_u32(bytes, count_at));

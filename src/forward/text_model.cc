@@ -1,16 +1,10 @@
 // The text model top to bottom (spec/model.md 2.1, 6.1).
 #include "forward/text_model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <optional>
 #include <utility>
 
-#include "base/error.h"
-#include "cache/kept_states.h"
-#include "device/host_memory.h"
-#include "forward/pass.h"
+#include "forward/text_model_state.h"
 #include "model/split.h"
 #include "ops/embed/embed.h"
 #include "ops/linear/linear.h"
@@ -36,368 +30,179 @@ std::optional<model::TextWeights> own_part(const model::Shape& whole, const mode
   return model::split(weights, whole, ranks.rank, ranks.tensor_parallel_size);
 }
 
-[[noreturn]] void bad_step(const std::string& what) { throw Error(ErrorCode::internal, "step", what); }
-
 }  // namespace
 
-struct TextModel::State {
-  Group group;
-  const model::Shape shape;                             // this rank's
-  const std::optional<model::TextWeights> own_weights;  // of one of two ranks
-  const model::TextWeights& weights;
-  device::Threads& threads;
-  device::Threads one_thread{1};
-  Capacity capacity;
-  Mutation mutation;
-  cache::TokenPool pool;
-  cache::Slots slots;
-  cache::KeptStates kept;
-  ops::ExpertScratch expert_scratch;
-  device::HostMemory memory;
-  Scratch scratch{};
-  std::vector<PreparedLayer> layers;
-  std::vector<PreparedLayer> mtp_layer;   // none or one
-  std::vector<int64_t> end, certain_end;  // [slots] of the last step
-  std::vector<uint8_t> in_step;           // [slots] has a segment in the step that is being checked
-  int64_t rows = 0, logit_rows = 0, mtp_rows = 0, mtp_logit_rows = 0;
+// `whole` and `w`: of all ranks.
+TextModel::State::State(const model::Shape& whole, const model::TextWeights& w, device::Threads& t, const Capacity& c,
+                        Mutation m, const Group& g)
+    : group(g),
+      shape(model::shape_of_rank(whole, g.ranks.rank, g.ranks.tensor_parallel_size)),
+      own_weights(own_part(whole, w, g.ranks)),
+      weights(own_weights ? *own_weights : w),
+      threads(t),
+      capacity(c),
+      mutation(m),
+      pool(shape, count_cached(shape), c.pages, c.page_rows, element_of(c.cache_type)),
+      slots(shape, count_kda(shape), count_cached(shape), c.slots),
+      kept(shape, count_kda(shape), count_cached(shape), c.kept_states),
+      expert_scratch(forward::expert_scratch(whole, c.max_rows, g.ranks)),
+      end(static_cast<size_t>(c.slots)),
+      certain_end(static_cast<size_t>(c.slots)),
+      in_step(static_cast<size_t>(c.slots)) {
+  Arena arena;
+  scratch.lay_out(arena, whole, capacity, threads.count(), group.ranks);
+  memory = device::HostMemory(arena.used(), "activations", "a smaller --max-num-batched-tokens");
+  arena.start_at(memory.data());
+  scratch.lay_out(arena, whole, capacity, threads.count(), group.ranks);
+  group.buffer = scratch.exchange;
+  int64_t kda = 0, cached = 0;
+  for (const model::LayerWeights& layer : weights.layers)
+    layers.push_back(prepare_layer(layer, shape, layer.kda ? kda++ : cached++));
+  if (weights.mtp) mtp_layer.push_back(prepare_layer(weights.mtp->layer, shape, cached));
+}
 
-  // `whole` and `w`: of all ranks.
-  State(const model::Shape& whole, const model::TextWeights& w, device::Threads& t, const Capacity& c, Mutation m,
-        const Group& g)
-      : group(g),
-        shape(model::shape_of_rank(whole, g.ranks.rank, g.ranks.tensor_parallel_size)),
-        own_weights(own_part(whole, w, g.ranks)),
-        weights(own_weights ? *own_weights : w),
-        threads(t),
-        capacity(c),
-        mutation(m),
-        pool(shape, count_cached(shape), c.pages, c.page_rows, element_of(c.cache_type)),
-        slots(shape, count_kda(shape), count_cached(shape), c.slots),
-        kept(shape, count_kda(shape), count_cached(shape), c.kept_states),
-        expert_scratch(forward::expert_scratch(whole, c.max_rows, g.ranks)),
-        end(static_cast<size_t>(c.slots)),
-        certain_end(static_cast<size_t>(c.slots)),
-        in_step(static_cast<size_t>(c.slots)) {
-    Arena arena;
-    scratch.lay_out(arena, whole, capacity, threads.count(), group.ranks);
-    memory = device::HostMemory(arena.used(), "activations", "a smaller --max-num-batched-tokens");
-    arena.start_at(memory.data());
-    scratch.lay_out(arena, whole, capacity, threads.count(), group.ranks);
-    group.buffer = scratch.exchange;
-    int64_t kda = 0, cached = 0;
-    for (const model::LayerWeights& layer : weights.layers)
-      layers.push_back(prepare_layer(layer, shape, layer.kda ? kda++ : cached++));
-    if (weights.mtp) mtp_layer.push_back(prepare_layer(weights.mtp->layer, shape, cached));
-  }
+Pass TextModel::State::pass(const Step& step, Probe* probe) {
+  return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation, group, one_thread};
+}
 
-  Pass pass(const Step& step, Probe* probe) {
-    return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation, group, one_thread};
-  }
+// mHC around a sub-layer: x = norm(collapse(streams)); y = sub(x); streams = mix(streams, y).
+template <typename SubLayer>
+void TextModel::State::site(const model::MhcWeights& w, const model::Vector& norm, const SubLayer& sub_layer) {
+  ops::MhcEnter enter;
+  enter.fn = &w.fn;
+  enter.base = w.base.data();
+  enter.scale = w.scale.data();
+  enter.norm = norm.data();
+  enter.n = shape.hc_mult;
+  enter.hidden = shape.hidden_size;
+  enter.sinkhorn_iters = mutation == Mutation::no_sinkhorn ? 0 : shape.hc_sinkhorn_iters;
+  enter.hc_eps = shape.hc_eps;
+  enter.rms_norm_eps = shape.rms_norm_eps;
+  enter.streams = scratch.streams;
+  enter.rows = rows;
+  enter.mapping = scratch.mapping;
+  enter.post = scratch.post;
+  enter.comb = scratch.comb;
+  enter.x = scratch.x;
+  ops::mhc_enter(threads, enter);
+  if (mutation == Mutation::transposed_mixer) transpose_comb();
+  sub_layer(scratch.x, scratch.y);
+  ops::mhc_leave(threads,
+                 {shape.hc_mult, shape.hidden_size, scratch.streams, scratch.y, scratch.post, scratch.comb, rows});
+}
 
-  void check_slot(int32_t slot) const {
-    if (slot < 0 || slot >= capacity.slots) bad_step(fmt::format("slot {} of {}", slot, capacity.slots));
-  }
-
-  void check_record(int32_t record) const {
-    if (record < 0 || record >= kept.records()) bad_step(fmt::format("record {} of {}", record, kept.records()));
-  }
-
-  void check_segment(const Segment& segment, const Step& step, bool text) const {
-    check_slot(segment.slot);
-    const auto step_rows = static_cast<int64_t>(step.tokens.size());
-    if (segment.rows < 1 || segment.first_row < 0 || int64_t{segment.first_row} + segment.rows > step_rows) {
-      bad_step(fmt::format("segment of {} rows at row {}", segment.rows, segment.first_row));
-    }
-    if (segment.certain_rows < 0 || segment.certain_rows > segment.rows ||
-        segment.rows - segment.certain_rows > cache::max_window) {
-      bad_step(fmt::format("{} certain rows of {}, at most {} may be uncertain", segment.certain_rows, segment.rows,
-                           cache::max_window));
-    }
-    constexpr int64_t largest_position = int64_t{1} << 40;  // sums below do not overflow
-    if (segment.position < 0 || segment.position > largest_position)
-      bad_step(fmt::format("position {}", segment.position));
-    for (int64_t i = 0; i < segment.rows; ++i) {
-      const int64_t position = step.positions[static_cast<size_t>(segment.first_row + i)];
-      if (position != segment.position + i)
-        bad_step(fmt::format("row {} of a segment at {} has position {}", i, segment.position, position));
-    }
-    const int64_t pages = (segment.position + segment.rows + capacity.page_rows - 1) / capacity.page_rows;
-    if (segment.page_table < 0 || segment.pages < pages ||
-        (capacity.max_stream_pages > 0 && segment.pages > capacity.max_stream_pages) ||
-        int64_t{segment.page_table} + segment.pages > static_cast<int64_t>(step.page_tables.size())) {
-      bad_step(fmt::format("page table of {} pages for {} tokens", segment.pages, segment.position + segment.rows));
-    }
-    for (int64_t i = 0; i < pages; ++i) {
-      const int32_t page = step.page_tables[static_cast<size_t>(segment.page_table + i)];
-      if (page < 1 || page >= capacity.pages) bad_step(fmt::format("page {} of {}", page, capacity.pages));
-    }
-    const auto slot = static_cast<size_t>(segment.slot);
-    if (text && segment.position != 0 && (segment.position < certain_end[slot] || segment.position > end[slot])) {
-      bad_step(fmt::format("position {} does not continue the stream of {} to {} rows", segment.position,
-                           certain_end[slot], end[slot]));
+void TextModel::State::transpose_comb() {
+  const int64_t n = shape.hc_mult;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < i; ++j)
+        std::swap(scratch.comb[(row * n + i) * n + j], scratch.comb[(row * n + j) * n + i]);
     }
   }
+}
 
-  void check(const Step& step, bool text) {
-    const auto step_rows = static_cast<int64_t>(step.tokens.size());
-    const auto wanted = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
-    const bool only_moves = step_rows == 0 && text && (wanted > 0 || has_moves(step));
-    if ((step_rows < 1 && !only_moves) || step_rows > capacity.max_rows)
-      bad_step(fmt::format("{} rows, at most {}", step_rows, capacity.max_rows));
-    if (step.positions.size() != step.tokens.size()) bad_step("positions and tokens differ in number");
-    if (wanted > capacity.max_logit_rows)
-      bad_step(fmt::format("{} logit rows, at most {}", wanted, capacity.max_logit_rows));
-    for (const int32_t row : step.logit_rows) {
-      if (row < 0 || row >= step_rows) bad_step(fmt::format("logit row {}", row));
+void TextModel::State::run_layer(const Pass& pass, int64_t number) {
+  const PreparedLayer& layer = layers[static_cast<size_t>(number)];
+  const model::LayerWeights& w = *layer.weights;
+  site(*w.hc_attn, w.input_layernorm, [&](const float* x, float* y) {
+    if (w.kda) {
+      kda_attention(pass, layer, x, y);
+    } else {
+      dsa_attention(pass, layer, number, x, y);
     }
-    for (const int32_t token : step.tokens) {
-      if (token < 0 || token >= shape.vocab_size)
-        bad_step(fmt::format("token id {} with a vocabulary of {}", token, shape.vocab_size));
+  });
+  site(*w.hc_ffn, w.post_attention_layernorm,
+       [&](const float* x, float* y) { feed_forward(pass, layer, number, x, y); });
+  if (pass.probe != nullptr) pass.probe->streams(number, rows, scratch.streams);
+}
+
+// z = RMSNorm(mean of the streams): the parameter-free collapse.
+void TextModel::State::collapse() {
+  const int64_t hidden = shape.hidden_size, n = shape.hc_mult;
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* streams = scratch.streams + row * n * hidden;
+    float* z = scratch.hidden + row * hidden;
+    for (int64_t d = 0; d < hidden; ++d) {
+      float sum = streams[d];
+      for (int64_t s = 1; s < n; ++s) sum += streams[s * hidden + d];
+      z[d] = sum / static_cast<float>(n);
     }
-    int64_t covered = 0;
-    std::fill(in_step.begin(), in_step.end(), uint8_t{0});
-    for (const Segment& segment : step.segments) {
-      check_segment(segment, step, text);
-      if (segment.first_row != covered) bad_step("segments do not cover the rows in order");
-      covered += segment.rows;
-      if (std::exchange(in_step[static_cast<size_t>(segment.slot)], uint8_t{1}) != 0)
-        bad_step(fmt::format("two segments of slot {}", segment.slot));
-    }
-    if (covered != step_rows) bad_step("segments do not cover the rows");
-    for (const int32_t slot : step.head_slots) {
-      check_slot(slot);
-      if (in_step[static_cast<size_t>(slot)] != 0) bad_step(fmt::format("head of slot {}, which has rows", slot));
-      if (end[static_cast<size_t>(slot)] == 0) bad_step(fmt::format("head of slot {}, which is empty", slot));
-    }
+    ops::rms_norm(z, weights.norm.data(), shape.rms_norm_eps, hidden, z);
   }
+}
 
-  static bool has_moves(const Step& step) {
-    return !step.keeps.empty() || !step.restores.empty() || !step.page_copies.empty();
+// Logits of the wanted rows of `hidden`, then, for text rows, of the head rows of step.head_slots.
+void TextModel::State::head(const Step& step, const float* hidden, float* logits, bool text) {
+  const int64_t width = shape.hidden_size;
+  float* to = scratch.logit_hidden;
+  for (const int32_t row : step.logit_rows) to = std::copy_n(hidden + row * width, width, to);
+  if (text) {
+    for (const int32_t slot : step.head_slots)
+      to = std::copy_n(slots.head_row(slot, end[static_cast<size_t>(slot)] - 1), width, to);
   }
+  head_rows((to - scratch.logit_hidden) / width, logits);
+}
 
-  void keep(const StateMove& move) {
-    check_slot(move.slot);
-    check_record(move.record);
-    const auto slot = static_cast<size_t>(move.slot);
-    if (move.length < 1 || move.length < certain_end[slot] || move.length > end[slot]) {
-      bad_step(fmt::format("slot {} kept at {} rows, it has {} to {}", move.slot, move.length, certain_end[slot],
-                           end[slot]));
-    }
-    kept.save(threads, slots, move.slot, move.length, move.record);
+// Logits of the first `count` rows of logit_hidden, the vocabulary's parts side by side.
+void TextModel::State::head_rows(int64_t count, float* logits) {
+  if (group.alone()) return ops::linear(threads, weights.lm_head, scratch.logit_hidden, logits, count);
+  if (count == 0) return;
+  const int64_t size = count * group.parts[0].vocabulary.count;
+  ops::linear(threads, weights.lm_head, scratch.logit_hidden, group.mine(size), count);
+  group.gather(size);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const model::Part& part = group.parts[static_cast<size_t>(rank)].vocabulary;
+    const float* from = group.of(rank, size);
+    for (int64_t i = 0; i < count; ++i)
+      std::copy_n(from + i * part.count, part.count, logits + i * shape.vocab_size + part.first);
   }
+}
 
-  void restore(const StateMove& move) {
-    check_slot(move.slot);
-    check_record(move.record);
-    if (move.length < 1 || kept.length(move.record) != move.length) {
-      bad_step(
-          fmt::format("record {} restored at {} rows, it has {}", move.record, move.length, kept.length(move.record)));
-    }
-    kept.restore(threads, move.record, slots, move.slot);
-    end[static_cast<size_t>(move.slot)] = certain_end[static_cast<size_t>(move.slot)] = move.length;
+// The embedding rows of the tokens, each `copies` times, from the rank that has them.
+void TextModel::State::embed(std::span<const int32_t> tokens, int64_t copies, float* out, int64_t out_stride) {
+  if (group.alone()) return ops::embed(weights.embed_tokens, tokens, copies, out, out_stride);
+  const int64_t width = shape.hidden_size, size = std::ssize(tokens) * width;
+  ops::embed_own(weights.embed_tokens, group.own().vocabulary.first, tokens, group.mine(size));
+  group.gather(size);
+  for (int64_t row = 0; row < std::ssize(tokens); ++row) {
+    const int64_t owner = group.parts[0].vocabulary.holds(tokens[static_cast<size_t>(row)]) ? 0 : 1;
+    for (int64_t c = 0; c < copies; ++c)
+      std::copy_n(group.of(owner, size) + row * width, width, out + row * out_stride + c * width);
   }
+}
 
-  void copy_page(const PageCopy& copy) {
-    const int32_t groups = group.ranks.decode_context_parallel_size;
-    if (copy.group < 0 || copy.group >= groups) bad_step(fmt::format("page group {} of {}", copy.group, groups));
-    const auto is_page = [this](int32_t page) { return page >= 1 && page < capacity.pages; };
-    if (!is_page(copy.from) || !is_page(copy.to) || copy.rows < 1 || copy.rows > capacity.page_rows)
-      bad_step(fmt::format("{} rows of page {} copied to page {}", copy.rows, copy.from, copy.to));
-    if (groups == 1 || copy.group == group.ranks.rank) pool.copy_page(copy.from, copy.to, copy.rows);
+// After the rows of a segment: its block, its length and its last head rows.
+void TextModel::State::commit(const Segment& segment) {
+  const auto slot = static_cast<size_t>(segment.slot);
+  slots.set_kda_block(segment.slot, ops::kda_block_after(slots.kda_block(segment.slot), segment.position, segment.rows,
+                                                         segment.certain_rows));
+  end[slot] = segment.position + segment.rows;
+  certain_end[slot] = segment.position + segment.certain_rows;
+  for (int64_t i = std::max<int64_t>(0, segment.rows - cache::ring_rows); i < segment.rows; ++i) {
+    std::copy_n(scratch.hidden + (segment.first_row + i) * shape.hidden_size, shape.hidden_size,
+                slots.head_row(segment.slot, segment.position + i));
   }
+}
 
-  void run_moves(const Step& step) {
-    for (const StateMove& move : step.keeps) keep(move);
-    for (const StateMove& move : step.restores) restore(move);
-    for (const PageCopy& copy : step.page_copies) copy_page(copy);
-  }
+void TextModel::State::run(const Step& step, Probe* probe) {
+  run_moves(step);  // checked one by one: what a restore leaves is what the segments must continue
+  check(step, true);
+  rows = static_cast<int64_t>(step.tokens.size());
+  logit_rows = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
+  if (rows > 0) run_rows(step, probe);
+  head(step, scratch.hidden, scratch.logits, true);
+}
 
-  // mHC around a sub-layer: x = norm(collapse(streams)); y = sub(x); streams = mix(streams, y).
-  template <typename SubLayer>
-  void site(const model::MhcWeights& w, const model::Vector& norm, const SubLayer& sub_layer) {
-    ops::MhcEnter enter;
-    enter.fn = &w.fn;
-    enter.base = w.base.data();
-    enter.scale = w.scale.data();
-    enter.norm = norm.data();
-    enter.n = shape.hc_mult;
-    enter.hidden = shape.hidden_size;
-    enter.sinkhorn_iters = mutation == Mutation::no_sinkhorn ? 0 : shape.hc_sinkhorn_iters;
-    enter.hc_eps = shape.hc_eps;
-    enter.rms_norm_eps = shape.rms_norm_eps;
-    enter.streams = scratch.streams;
-    enter.rows = rows;
-    enter.mapping = scratch.mapping;
-    enter.post = scratch.post;
-    enter.comb = scratch.comb;
-    enter.x = scratch.x;
-    ops::mhc_enter(threads, enter);
-    if (mutation == Mutation::transposed_mixer) transpose_comb();
-    sub_layer(scratch.x, scratch.y);
-    ops::mhc_leave(threads,
-                   {shape.hc_mult, shape.hidden_size, scratch.streams, scratch.y, scratch.post, scratch.comb, rows});
+void TextModel::State::run_rows(const Step& step, Probe* probe) {
+  for (const Segment& segment : step.segments) {
+    if (segment.position == 0) slots.reset(segment.slot);
   }
-
-  void transpose_comb() {
-    const int64_t n = shape.hc_mult;
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t i = 0; i < n; ++i) {
-        for (int64_t j = 0; j < i; ++j)
-          std::swap(scratch.comb[(row * n + i) * n + j], scratch.comb[(row * n + j) * n + i]);
-      }
-    }
-  }
-
-  void run_layer(const Pass& pass, int64_t number) {
-    const PreparedLayer& layer = layers[static_cast<size_t>(number)];
-    const model::LayerWeights& w = *layer.weights;
-    site(*w.hc_attn, w.input_layernorm, [&](const float* x, float* y) {
-      if (w.kda) {
-        kda_attention(pass, layer, x, y);
-      } else {
-        dsa_attention(pass, layer, number, x, y);
-      }
-    });
-    site(*w.hc_ffn, w.post_attention_layernorm,
-         [&](const float* x, float* y) { feed_forward(pass, layer, number, x, y); });
-    if (pass.probe != nullptr) pass.probe->streams(number, rows, scratch.streams);
-  }
-
-  // z = RMSNorm(mean of the streams): the parameter-free collapse.
-  void collapse() {
-    const int64_t hidden = shape.hidden_size, n = shape.hc_mult;
-    for (int64_t row = 0; row < rows; ++row) {
-      const float* streams = scratch.streams + row * n * hidden;
-      float* z = scratch.hidden + row * hidden;
-      for (int64_t d = 0; d < hidden; ++d) {
-        float sum = streams[d];
-        for (int64_t s = 1; s < n; ++s) sum += streams[s * hidden + d];
-        z[d] = sum / static_cast<float>(n);
-      }
-      ops::rms_norm(z, weights.norm.data(), shape.rms_norm_eps, hidden, z);
-    }
-  }
-
-  // Logits of the wanted rows of `hidden`, then, for text rows, of the head rows of step.head_slots.
-  void head(const Step& step, const float* hidden, float* logits, bool text) {
-    const int64_t width = shape.hidden_size;
-    float* to = scratch.logit_hidden;
-    for (const int32_t row : step.logit_rows) to = std::copy_n(hidden + row * width, width, to);
-    if (text) {
-      for (const int32_t slot : step.head_slots)
-        to = std::copy_n(slots.head_row(slot, end[static_cast<size_t>(slot)] - 1), width, to);
-    }
-    head_rows((to - scratch.logit_hidden) / width, logits);
-  }
-
-  // Logits of the first `count` rows of logit_hidden, the vocabulary's parts side by side.
-  void head_rows(int64_t count, float* logits) {
-    if (group.alone()) return ops::linear(threads, weights.lm_head, scratch.logit_hidden, logits, count);
-    if (count == 0) return;
-    const int64_t size = count * group.parts[0].vocabulary.count;
-    ops::linear(threads, weights.lm_head, scratch.logit_hidden, group.mine(size), count);
-    group.gather(size);
-    for (int64_t rank = 0; rank < 2; ++rank) {
-      const model::Part& part = group.parts[static_cast<size_t>(rank)].vocabulary;
-      const float* from = group.of(rank, size);
-      for (int64_t i = 0; i < count; ++i)
-        std::copy_n(from + i * part.count, part.count, logits + i * shape.vocab_size + part.first);
-    }
-  }
-
-  // The embedding rows of the tokens, each `copies` times, from the rank that has them.
-  void embed(std::span<const int32_t> tokens, int64_t copies, float* out, int64_t out_stride) {
-    if (group.alone()) return ops::embed(weights.embed_tokens, tokens, copies, out, out_stride);
-    const int64_t width = shape.hidden_size, size = std::ssize(tokens) * width;
-    ops::embed_own(weights.embed_tokens, group.own().vocabulary.first, tokens, group.mine(size));
-    group.gather(size);
-    for (int64_t row = 0; row < std::ssize(tokens); ++row) {
-      const int64_t owner = group.parts[0].vocabulary.holds(tokens[static_cast<size_t>(row)]) ? 0 : 1;
-      for (int64_t c = 0; c < copies; ++c)
-        std::copy_n(group.of(owner, size) + row * width, width, out + row * out_stride + c * width);
-    }
-  }
-
-  // After the rows of a segment: its block, its length and its last head rows.
-  void commit(const Segment& segment) {
-    const auto slot = static_cast<size_t>(segment.slot);
-    slots.set_kda_block(segment.slot, ops::kda_block_after(slots.kda_block(segment.slot), segment.position,
-                                                           segment.rows, segment.certain_rows));
-    end[slot] = segment.position + segment.rows;
-    certain_end[slot] = segment.position + segment.certain_rows;
-    for (int64_t i = std::max<int64_t>(0, segment.rows - cache::ring_rows); i < segment.rows; ++i) {
-      std::copy_n(scratch.hidden + (segment.first_row + i) * shape.hidden_size, shape.hidden_size,
-                  slots.head_row(segment.slot, segment.position + i));
-    }
-  }
-
-  void run(const Step& step, Probe* probe) {
-    run_moves(step);  // checked one by one: what a restore leaves is what the segments must continue
-    check(step, true);
-    rows = static_cast<int64_t>(step.tokens.size());
-    logit_rows = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
-    if (rows > 0) run_rows(step, probe);
-    head(step, scratch.hidden, scratch.logits, true);
-  }
-
-  void run_rows(const Step& step, Probe* probe) {
-    for (const Segment& segment : step.segments) {
-      if (segment.position == 0) slots.reset(segment.slot);
-    }
-    embed(step.tokens, shape.hc_mult, scratch.streams, shape.hc_mult * shape.hidden_size);
-    const Pass shared = pass(step, probe);
-    for (int64_t number = 0; number < shape.num_hidden_layers; ++number) run_layer(shared, number);
-    collapse();
-    for (const Segment& segment : step.segments) commit(segment);
-  }
-
-  // u = eh_proj·[RMSNorm(embedding; enorm) ‖ RMSNorm(hidden; hnorm)], embedding half first.
-  void mtp_enter(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding) {
-    const model::MtpWeights& w = *weights.mtp;
-    const int64_t width = shape.hidden_size;
-    embed(step.tokens, 1, scratch.mtp_input, 2 * width);
-    for (int64_t row = 0; row < mtp_rows; ++row) {
-      float* input = scratch.mtp_input + row * 2 * width;
-      if (zero_first_embedding && step.positions[static_cast<size_t>(row)] == 0) std::fill_n(input, width, 0.0f);
-      ops::rms_norm(input, w.enorm.data(), shape.rms_norm_eps, width, input);
-      ops::rms_norm(hidden_rows.data() + row * width, w.hnorm.data(), shape.rms_norm_eps, width, input + width);
-    }
-    ops::linear(threads, w.eh_proj, scratch.mtp_input, scratch.mtp_x, mtp_rows);
-  }
-
-  template <typename SubLayer>
-  void mtp_residual(const model::Vector& norm, const SubLayer& sub_layer) {
-    const int64_t width = shape.hidden_size;
-    for (int64_t row = 0; row < mtp_rows; ++row) {
-      ops::rms_norm(scratch.mtp_x + row * width, norm.data(), shape.rms_norm_eps, width, scratch.x + row * width);
-    }
-    sub_layer(scratch.x, scratch.y);
-    for (int64_t i = 0; i < mtp_rows * width; ++i) scratch.mtp_x[i] += scratch.y[i];
-  }
-
-  void run_mtp(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding, Probe* probe) {
-    if (mtp_layer.empty()) throw Error(ErrorCode::internal, "run_mtp", "the checkpoint has no MTP layer");
-    check(step, false);
-    mtp_rows = static_cast<int64_t>(step.tokens.size());
-    mtp_logit_rows = static_cast<int64_t>(step.logit_rows.size());
-    if (static_cast<int64_t>(hidden_rows.size()) < mtp_rows * shape.hidden_size)
-      bad_step("fewer hidden rows than tokens");
-    mtp_enter(step, hidden_rows, zero_first_embedding);
-    const Pass shared = pass(step, probe);
-    const PreparedLayer& layer = mtp_layer.front();
-    const int64_t number = shape.num_hidden_layers;
-    mtp_residual(layer.weights->input_layernorm,
-                 [&](const float* x, float* y) { dsa_attention(shared, layer, number, x, y); });
-    mtp_residual(layer.weights->post_attention_layernorm,
-                 [&](const float* x, float* y) { feed_forward(shared, layer, number, x, y); });
-    const int64_t width = shape.hidden_size;
-    for (int64_t row = 0; row < mtp_rows; ++row) {
-      ops::rms_norm(scratch.mtp_x + row * width, weights.mtp->shared_head_norm.data(), shape.rms_norm_eps, width,
-                    scratch.mtp_hidden + row * width);
-    }
-    head(step, scratch.mtp_hidden, scratch.mtp_logits, false);
-  }
-};
+  embed(step.tokens, shape.hc_mult, scratch.streams, shape.hc_mult * shape.hidden_size);
+  const Pass shared = pass(step, probe);
+  for (int64_t number = 0; number < shape.num_hidden_layers; ++number) run_layer(shared, number);
+  collapse();
+  for (const Segment& segment : step.segments) commit(segment);
+}
 
 TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
                      Capacity capacity, Mutation mutation)

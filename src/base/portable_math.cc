@@ -1,13 +1,13 @@
 // Range reduction by powers of two and a short series, without fma: compilers without a hardware fma in their target
 // would call a slow function.
-#include "engine/portable_math.h"
+#include "base/portable_math.h"
 
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
-namespace tandem::engine {
+namespace tandem {
 namespace {
 
 // ln 2 in two pieces: the first has its last 21 bits zero, so k·ln2_high is exact for |k| < 2^20.
@@ -67,4 +67,4 @@ double portable_log(double x) {
   return kd * ln2_high + (f - (correction - kd * ln2_low));
 }
 
-}  // namespace tandem::engine
+}  // namespace tandem

@@ -3,7 +3,7 @@
 // 1).
 #pragma once
 
-namespace tandem::engine {
+namespace tandem {
 
 // e^x for x <= 0 within 2 units in the last place; below -708 the result is 0. x must not be NaN.
 double portable_exp(double x);
@@ -11,4 +11,4 @@ double portable_exp(double x);
 // ln(x) for finite, normal x > 0 within 2 units in the last place.
 double portable_log(double x);
 
-}  // namespace tandem::engine
+}  // namespace tandem

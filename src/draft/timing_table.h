@@ -1,0 +1,26 @@
+// How long the pieces of a round take: measured by `tandem calibrate timing`, or built in (spec/speculation.md 5.1,
+// 5.3). Tables decide depths only, so replies are the same under any of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::draft {
+
+struct TimingTable {
+  std::string id;                 // of a measured table, for logs and files; "built-in"
+  std::vector<double> verify_ms;  // [i]: a step that verifies i + 1 rows; not empty, ascending
+  double mtp_ms = 0;              // one draft of the MTP layer after an ordinary round
+  double mtp_step_ms = 0;         // each further one
+  double block_ms = 0;            // a DFlash2 block
+  double overhead_ms = 0;         // host work of a round
+
+  // Milliseconds of a step of `rows` ≥ 1 rows; beyond the table by its last slope.
+  double verify(int64_t rows) const;
+};
+
+// In units of one plain step, from no measurement: a row more costs what it costs on most machines (5.1).
+TimingTable built_in_table();
+
+}  // namespace tandem::draft

@@ -1,0 +1,132 @@
+// What a step may say, checked before anything runs, and the moves of state that it asks for.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "forward/text_model_state.h"
+
+namespace tandem::forward {
+
+void bad_step(const std::string& what) { throw Error(ErrorCode::internal, "step", what); }
+
+void TextModel::State::check_slot(int32_t slot) const {
+  if (slot < 0 || slot >= capacity.slots) bad_step(fmt::format("slot {} of {}", slot, capacity.slots));
+}
+
+void TextModel::State::check_record(int32_t record) const {
+  if (record < 0 || record >= kept.records()) bad_step(fmt::format("record {} of {}", record, kept.records()));
+}
+
+void TextModel::State::check_segment(const Segment& segment, const Step& step, bool text) const {
+  check_slot(segment.slot);
+  const auto step_rows = static_cast<int64_t>(step.tokens.size());
+  if (segment.rows < 1 || segment.first_row < 0 || int64_t{segment.first_row} + segment.rows > step_rows) {
+    bad_step(fmt::format("segment of {} rows at row {}", segment.rows, segment.first_row));
+  }
+  if (segment.certain_rows < 0 || segment.certain_rows > segment.rows ||
+      segment.rows - segment.certain_rows > cache::max_window) {
+    bad_step(fmt::format("{} certain rows of {}, at most {} may be uncertain", segment.certain_rows, segment.rows,
+                         cache::max_window));
+  }
+  constexpr int64_t largest_position = int64_t{1} << 40;  // sums below do not overflow
+  if (segment.position < 0 || segment.position > largest_position)
+    bad_step(fmt::format("position {}", segment.position));
+  for (int64_t i = 0; i < segment.rows; ++i) {
+    const int64_t position = step.positions[static_cast<size_t>(segment.first_row + i)];
+    if (position != segment.position + i)
+      bad_step(fmt::format("row {} of a segment at {} has position {}", i, segment.position, position));
+  }
+  const int64_t pages = (segment.position + segment.rows + capacity.page_rows - 1) / capacity.page_rows;
+  if (segment.page_table < 0 || segment.pages < pages ||
+      (capacity.max_stream_pages > 0 && segment.pages > capacity.max_stream_pages) ||
+      int64_t{segment.page_table} + segment.pages > static_cast<int64_t>(step.page_tables.size())) {
+    bad_step(fmt::format("page table of {} pages for {} tokens", segment.pages, segment.position + segment.rows));
+  }
+  for (int64_t i = 0; i < pages; ++i) {
+    const int32_t page = step.page_tables[static_cast<size_t>(segment.page_table + i)];
+    if (page < 1 || page >= capacity.pages) bad_step(fmt::format("page {} of {}", page, capacity.pages));
+  }
+  const auto slot = static_cast<size_t>(segment.slot);
+  if (text && segment.position != 0 && (segment.position < certain_end[slot] || segment.position > end[slot])) {
+    bad_step(fmt::format("position {} does not continue the stream of {} to {} rows", segment.position,
+                         certain_end[slot], end[slot]));
+  }
+}
+
+void TextModel::State::check(const Step& step, bool text) {
+  const auto step_rows = static_cast<int64_t>(step.tokens.size());
+  const auto wanted = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
+  const bool only_moves = step_rows == 0 && text && (wanted > 0 || has_moves(step));
+  if ((step_rows < 1 && !only_moves) || step_rows > capacity.max_rows)
+    bad_step(fmt::format("{} rows, at most {}", step_rows, capacity.max_rows));
+  if (step.positions.size() != step.tokens.size()) bad_step("positions and tokens differ in number");
+  if (wanted > capacity.max_logit_rows)
+    bad_step(fmt::format("{} logit rows, at most {}", wanted, capacity.max_logit_rows));
+  for (const int32_t row : step.logit_rows) {
+    if (row < 0 || row >= step_rows) bad_step(fmt::format("logit row {}", row));
+  }
+  for (const int32_t token : step.tokens) {
+    if (token < 0 || token >= shape.vocab_size)
+      bad_step(fmt::format("token id {} with a vocabulary of {}", token, shape.vocab_size));
+  }
+  int64_t covered = 0;
+  std::fill(in_step.begin(), in_step.end(), uint8_t{0});
+  for (const Segment& segment : step.segments) {
+    check_segment(segment, step, text);
+    if (segment.first_row != covered) bad_step("segments do not cover the rows in order");
+    covered += segment.rows;
+    if (std::exchange(in_step[static_cast<size_t>(segment.slot)], uint8_t{1}) != 0)
+      bad_step(fmt::format("two segments of slot {}", segment.slot));
+  }
+  if (covered != step_rows) bad_step("segments do not cover the rows");
+  for (const int32_t slot : step.head_slots) {
+    check_slot(slot);
+    if (in_step[static_cast<size_t>(slot)] != 0) bad_step(fmt::format("head of slot {}, which has rows", slot));
+    if (end[static_cast<size_t>(slot)] == 0) bad_step(fmt::format("head of slot {}, which is empty", slot));
+  }
+}
+
+bool TextModel::State::has_moves(const Step& step) {
+  return !step.keeps.empty() || !step.restores.empty() || !step.page_copies.empty();
+}
+
+void TextModel::State::keep(const StateMove& move) {
+  check_slot(move.slot);
+  check_record(move.record);
+  const auto slot = static_cast<size_t>(move.slot);
+  if (move.length < 1 || move.length < certain_end[slot] || move.length > end[slot]) {
+    bad_step(
+        fmt::format("slot {} kept at {} rows, it has {} to {}", move.slot, move.length, certain_end[slot], end[slot]));
+  }
+  kept.save(threads, slots, move.slot, move.length, move.record);
+}
+
+void TextModel::State::restore(const StateMove& move) {
+  check_slot(move.slot);
+  check_record(move.record);
+  if (move.length < 1 || kept.length(move.record) != move.length) {
+    bad_step(
+        fmt::format("record {} restored at {} rows, it has {}", move.record, move.length, kept.length(move.record)));
+  }
+  kept.restore(threads, move.record, slots, move.slot);
+  end[static_cast<size_t>(move.slot)] = certain_end[static_cast<size_t>(move.slot)] = move.length;
+}
+
+void TextModel::State::copy_page(const PageCopy& copy) {
+  const int32_t groups = group.ranks.decode_context_parallel_size;
+  if (copy.group < 0 || copy.group >= groups) bad_step(fmt::format("page group {} of {}", copy.group, groups));
+  const auto is_page = [this](int32_t page) { return page >= 1 && page < capacity.pages; };
+  if (!is_page(copy.from) || !is_page(copy.to) || copy.rows < 1 || copy.rows > capacity.page_rows)
+    bad_step(fmt::format("{} rows of page {} copied to page {}", copy.rows, copy.from, copy.to));
+  if (groups == 1 || copy.group == group.ranks.rank) pool.copy_page(copy.from, copy.to, copy.rows);
+}
+
+void TextModel::State::run_moves(const Step& step) {
+  for (const StateMove& move : step.keeps) keep(move);
+  for (const StateMove& move : step.restores) restore(move);
+  for (const PageCopy& copy : step.page_copies) copy_page(copy);
+}
+
+}  // namespace tandem::forward

@@ -1,0 +1,33 @@
+// The forward pass as its users see it, so that tests drive the engine and the drafters with a model of their own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "forward/step.h"
+
+namespace tandem::forward {
+
+// What a dflash2 step gives for each of its segments, in their order: for each draft row r = 1 … block_size − 1 the
+// top_k candidates by the head's logit (value descending, ties to the smaller id) and the selector's edges
+// (spec/speculation.md 1.6). A path is walked from them without the model.
+struct DraftLattices {
+  int64_t streams = 0, rows = 0, top_k = 0;  // rows: block_size − 1
+  std::span<const int32_t> ids;              // [streams, rows, top_k]
+  std::span<const float> unary;              // [streams, rows, top_k]
+  std::span<const float> edges;  // [streams, rows, top_k (predecessor: candidate of the row before), top_k]: Σ_j
+                                 // A[prev][j]·g[r][j]·B[cand][j]; in row 0 every predecessor is the pending token
+};
+
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  // Runs the step; an exception means that the model's state can no longer be trusted.
+  virtual void run(const Step& step) = 0;
+  // [logit_rows + head_slots, vocab_size] of the last run: of the text model's head, or of the MTP layer's.
+  virtual std::span<const float> logits() const = 0;
+  // Of the last run if it was a dflash2 step.
+  virtual DraftLattices lattices() const { return {}; }
+};
+
+}  // namespace tandem::forward
