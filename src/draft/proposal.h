@@ -40,4 +40,8 @@ struct Proposal {
   void clear() { source = Source::none, count = 0; }
 };
 
+// Cuts the proposal before its first id that is outside [0, vocab_size); true if there was one. A model that drafts
+// such ids has a fault that no reply may feel (spec/speculation.md 7, 27).
+bool cut_invalid(Proposal& proposal, int64_t vocab_size);
+
 }  // namespace tandem::draft

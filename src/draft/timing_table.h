@@ -16,7 +16,7 @@ struct TimingTable {
   double block_ms = 0;            // a DFlash2 block
   double overhead_ms = 0;         // host work of a round
 
-  // Milliseconds of a step of `rows` ≥ 1 rows; beyond the table by its last slope.
+  // Milliseconds of a step of `rows` ≥ 1 rows; beyond the table by its last slope (of a table of one: by that one).
   double verify(int64_t rows) const;
 };
 
