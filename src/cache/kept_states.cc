@@ -35,9 +35,11 @@ int64_t KeptStates::bytes_of_record(const model::Shape& shape, int64_t kda_layer
   return 4 * layout(shape, kda_layers, index_layers).size;
 }
 
-KeptStates::KeptStates(const model::Shape& shape, int64_t kda_layers, int64_t index_layers, int64_t records)
+KeptStates::KeptStates(const model::Shape& shape, int64_t kda_layers, int64_t index_layers, int64_t mtp_layers,
+                       int64_t records)
     : kda_layers_(kda_layers),
       index_layers_(index_layers),
+      mtp_layers_(mtp_layers),
       heads_(shape.kda_num_heads),
       dim_(shape.kda_head_dim),
       conv_rows_(shape.short_conv_kernel_size - 1),
@@ -47,6 +49,12 @@ KeptStates::KeptStates(const model::Shape& shape, int64_t kda_layers, int64_t in
       layout_(layout(shape, kda_layers, index_layers)),
       memory_(4 * records * layout_.size, "kept states", "a smaller --kept-states-memory"),
       lengths_(static_cast<size_t>(records)) {}
+
+KeptStates::Range KeptStates::index_range(int64_t layer, int64_t length) const {
+  const bool mtp = layer >= index_layers_ - mtp_layers_;
+  const int64_t next = mtp ? length - 1 : length;  // row that this layer is given next; its unfinished pool is kept
+  return {next - next % (index_rows_ + 1), next};
+}
 
 void KeptStates::save(device::Threads& threads, Slots& slots, int64_t slot, int64_t length, int64_t record) {
   float* to = at(record);
@@ -62,11 +70,11 @@ void KeptStates::save(device::Threads& threads, Slots& slots, int64_t slot, int6
     from_ring(slots.conv_ring(slot, layer), std::max<int64_t>(0, length - conv_rows_), length, 3 * width,
               to + layout_.conv + layer * conv_rows_ * 3 * width);
   });
-  const int64_t first = length - length % (index_rows_ + 1);  // of the unfinished pool
   for (int64_t layer = 0; layer < index_layers_; ++layer) {
+    const auto [first, last] = index_range(layer, length);
     float* rows = to + layout_.index + layer * 2 * index_rows_ * index_width_;
-    from_ring(slots.index_key_ring(slot, layer), first, length, index_width_, rows);
-    from_ring(slots.index_gate_ring(slot, layer), first, length, index_width_, rows + index_rows_ * index_width_);
+    from_ring(slots.index_key_ring(slot, layer), first, last, index_width_, rows);
+    from_ring(slots.index_gate_ring(slot, layer), first, last, index_width_, rows + index_rows_ * index_width_);
   }
   std::copy_n(slots.head_row(slot, length - 1), hidden_, to + layout_.head);
   lengths_[static_cast<size_t>(record)] = length;
@@ -86,11 +94,11 @@ void KeptStates::restore(device::Threads& threads, int64_t record, Slots& slots,
     to_ring(from + layout_.conv + layer * conv_rows_ * 3 * width, std::max<int64_t>(0, length - conv_rows_), length,
             3 * width, slots.conv_ring(slot, layer));
   });
-  const int64_t first = length - length % (index_rows_ + 1);
   for (int64_t layer = 0; layer < index_layers_; ++layer) {
+    const auto [first, last] = index_range(layer, length);
     const float* rows = from + layout_.index + layer * 2 * index_rows_ * index_width_;
-    to_ring(rows, first, length, index_width_, slots.index_key_ring(slot, layer));
-    to_ring(rows + index_rows_ * index_width_, first, length, index_width_, slots.index_gate_ring(slot, layer));
+    to_ring(rows, first, last, index_width_, slots.index_key_ring(slot, layer));
+    to_ring(rows + index_rows_ * index_width_, first, last, index_width_, slots.index_gate_ring(slot, layer));
   }
   std::copy_n(from + layout_.head, hidden_, slots.head_row(slot, length - 1));
   slots.set_kda_block(slot, block);

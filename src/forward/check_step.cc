@@ -58,6 +58,7 @@ void TextModel::State::check_segment(const Segment& segment, const Step& step, b
 void TextModel::State::check(const Step& step, bool text) {
   const auto step_rows = static_cast<int64_t>(step.tokens.size());
   const auto wanted = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
+  if (!text && (has_moves(step) || !step.head_slots.empty())) bad_step("moves or head slots of a drafter's step");
   const bool only_moves = step_rows == 0 && text && (wanted > 0 || has_moves(step));
   if ((step_rows < 1 && !only_moves) || step_rows > capacity.max_rows)
     bad_step(fmt::format("{} rows, at most {}", step_rows, capacity.max_rows));
@@ -112,6 +113,7 @@ void TextModel::State::restore(const StateMove& move) {
   }
   kept.restore(threads, move.record, slots, move.slot);
   end[static_cast<size_t>(move.slot)] = certain_end[static_cast<size_t>(move.slot)] = move.length;
+  mtp_slots[static_cast<size_t>(move.slot)].restored(move.length);
 }
 
 void TextModel::State::copy_page(const PageCopy& copy) {

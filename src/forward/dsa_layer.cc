@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <span>
 
 #include "forward/pass.h"
 #include "ops/attend/mla_absorb.h"
@@ -81,7 +83,7 @@ ops::IndexSelect index_select_of(const Pass& pass, const PreparedLayer& layer, c
   select.max_pools = s.max_pools;
   select.scores = s.scores + worker.lane * s.max_pools;
   select.order = s.order + worker.lane * s.max_pools;
-  select.max_selected = shape.max_selected();
+  select.max_selected = s.max_selected;
   select.selected = s.selected + row * select.max_selected;
   select.counts = s.counts + row;
   select.gaps = s.gaps + row;
@@ -97,13 +99,41 @@ void drop_tails(const Pass& pass, const Segment& segment) {
   }
 }
 
+// After the selection of an MTP segment: its last row's is what the rows of a chain attend to.
+void leave_selection(const Pass& pass, const Segment& segment) {
+  const SharedSelection& shared = pass.shared_selection;
+  if (shared.selected == nullptr) return;
+  const Scratch& s = pass.scratch;
+  const int64_t row = segment.first_row + segment.rows - 1;
+  std::copy_n(s.selected + row * s.max_selected, s.counts[row], shared.selected + segment.slot * s.max_selected);
+  shared.counts[segment.slot] = s.counts[row];
+}
+
+// A chain's row attends to what the last absorbed row did and to the rows of the chain, itself included.
+void reuse_selection(const Pass& pass, const Segment& segment) {
+  const SharedSelection& shared = pass.shared_selection;
+  const Scratch& s = pass.scratch;
+  int32_t* kept = shared.selected + segment.slot * s.max_selected;
+  int32_t& count = shared.counts[segment.slot];
+  kept[count++] = static_cast<int32_t>(segment.position);
+  std::copy_n(kept, count, s.selected + segment.first_row * s.max_selected);
+  s.counts[segment.first_row] = count;
+  s.gaps[segment.first_row] = std::numeric_limits<float>::infinity();
+}
+
 void select(const Pass& pass, const PreparedLayer& layer, const Segment& segment, const Worker& worker) {
+  if (pass.shared_selection.reuse) return reuse_selection(pass, segment);
   ops::index_select(worker.threads, index_select_of(pass, layer, segment, worker));
   if (pass.mutation == Mutation::no_tail) drop_tails(pass, segment);
+  leave_selection(pass, segment);
 }
 
 // Ranks that share the pages find their candidates and choose from everybody's.
 void select_over_ranks(const Pass& pass, const PreparedLayer& layer) {
+  if (pass.shared_selection.reuse) {
+    for (const Segment& segment : pass.step.segments) reuse_selection(pass, segment);
+    return;
+  }
   const Group& group = pass.group;
   const int64_t row_size = ops::index_candidates_size(pass.shape.pool_budget()), size = pass.rows() * row_size;
   const Worker all{pass.threads, 0};
@@ -121,13 +151,14 @@ void select_over_ranks(const Pass& pass, const PreparedLayer& layer) {
     const float* candidates[2] = {group.of(0, size) + at, group.of(1, size) + at};
     ops::index_choose(worker.threads, index_select_of(pass, layer, segment, worker), candidates);
     if (pass.mutation == Mutation::no_tail) drop_tails(pass, segment);
+    leave_selection(pass, segment);
   });
 }
 
 void show_selection(const Pass& pass, int64_t number) {
   if (pass.probe == nullptr) return;
   const Scratch& s = pass.scratch;
-  const int64_t most = pass.shape.max_selected();
+  const int64_t most = s.max_selected;
   for (const Segment& segment : pass.step.segments) {
     const int64_t row = segment.first_row;
     pass.probe->selection(number, row, segment.rows, s.selected + row * most, most, s.counts + row, s.gaps + row);
@@ -147,10 +178,10 @@ ops::SparseAttend attend_of(const Pass& pass, const PreparedLayer& layer, const 
   attend.scale = 1.0f / std::sqrt(static_cast<float>(shape.qk_nope_head_dim));
   attend.q = queries + row * width;
   attend.latent = latent_plane(pass, layer, segment);
-  attend.max_selected = shape.max_selected();
+  attend.max_selected = s.max_selected;
   attend.selected = s.selected + row * attend.max_selected;
   attend.counts = s.counts + row;
-  attend.scratch = s.attend + worker.lane * ops::sparse_attend_scratch(shape.max_selected(), shape.kv_lora_rank,
+  attend.scratch = s.attend + worker.lane * ops::sparse_attend_scratch(attend.max_selected, shape.kv_lora_rank,
                                                                        attend.latent.element);
   attend.pointers = s.pointers + worker.lane * attend.max_selected;
   attend.out = out + row * width;
@@ -200,13 +231,15 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
       {&w.indexer.compress_gate, x, hidden, s.index_gate, shape.index_head_dim},
       {&w.indexer.weights_proj, x, hidden, s.index_weights, shape.index_n_heads},
   }};
-  ops::linear(pass.threads, projections, rows);
+  // Rows that reuse a selection score nothing.
+  const bool scores = !pass.shared_selection.reuse;
+  ops::linear(pass.threads, std::span(projections).first(scores ? 5 : 4), rows);
   normalise(pass, w);
   const std::array<ops::LinearCall, 2> queries{{
       {&w.q_b_proj, s.a, shape.q_lora_rank, s.query, heads * shape.qk_nope_head_dim},
       {&w.indexer.wq_b, s.a, shape.q_lora_rank, s.index_q, shape.index_n_heads * shape.index_head_dim},
   }};
-  ops::linear(pass.threads, queries, rows);
+  ops::linear(pass.threads, std::span(queries).first(scores ? 2 : 1), rows);
 
   const bool over_ranks = pass.group.pages_are_shared();
   const int64_t most = pass.group.parts[0].attention_heads.count;

@@ -33,6 +33,14 @@ struct PreparedLayer {
 };
 PreparedLayer prepare_layer(const model::LayerWeights& weights, const model::Shape& shape, int64_t state_layer);
 
+// What the MTP layer's rows of a round select (spec/model.md 6.4): the last absorbed row's choice, to which the rows of
+// the chain add themselves. By slot.
+struct SharedSelection {
+  int32_t* selected = nullptr;  // [slots, Scratch::max_selected]
+  int32_t* counts = nullptr;    // [slots]
+  bool reuse = false;           // rows are of a chain; else the last row of each segment leaves its selection
+};
+
 // `shape` is the rank's (model::shape_of_rank).
 struct Pass {
   device::Threads& threads;
@@ -45,7 +53,8 @@ struct Pass {
   Probe* probe;
   Mutation mutation;
   Group group;
-  device::Threads& one_thread;  // the caller alone: for work inside a parallel region
+  device::Threads& one_thread;            // the caller alone: for work inside a parallel region
+  SharedSelection shared_selection = {};  // of the MTP layer, where there is one
 
   int64_t rows() const { return static_cast<int64_t>(step.tokens.size()); }
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cache/slots.h"
 #include "model/split.h"
 #include "ops/attend/sparse_attend.h"
 #include "ops/index/index_select.h"
@@ -67,10 +68,12 @@ void Scratch::attention_rows(Arena& arena, const model::Shape& s, const Capacity
   max_pools = std::max(stream_pages * capacity.page_rows / s.index_kpool, page_ranks * (s.pool_budget() + 1));
   scores = floats(threads * max_pools);
   order = arena.take<int32_t>(threads * max_pools);
-  attend =
-      floats(threads * ops::sparse_attend_scratch(s.max_selected(), s.kv_lora_rank, element_of(capacity.cache_type)));
-  pointers = arena.take<const float*>(threads * s.max_selected());
-  selected = arena.take<int32_t>(rows * s.max_selected());
+  const bool mtp = capacity.mtp && s.num_nextn_predict_layers > 0;
+  // A row of a chain may attend to the chain beside what the row before it selected.
+  max_selected = s.max_selected() + (mtp ? cache::max_window : 0);
+  attend = floats(threads * ops::sparse_attend_scratch(max_selected, s.kv_lora_rank, element_of(capacity.cache_type)));
+  pointers = arena.take<const float*>(threads * max_selected);
+  selected = arena.take<int32_t>(rows * max_selected);
   counts = arena.take<int32_t>(rows);
   gaps = floats(rows);
 }
@@ -81,11 +84,13 @@ void Scratch::hidden_rows(Arena& arena, const model::Shape& s, const Capacity& c
   hidden = floats(rows * width);
   logit_hidden = floats(logit_rows * width);
   logits = floats(logit_rows * s.vocab_size);
-  const int64_t mtp = s.num_nextn_predict_layers > 0 ? 1 : 0;
+  const int64_t mtp = capacity.mtp && s.num_nextn_predict_layers > 0 ? 1 : 0;
   mtp_input = floats(mtp * rows * 2 * width);
   mtp_x = floats(mtp * rows * width);
   mtp_hidden = floats(mtp * rows * width);
-  mtp_logits = floats(mtp * logit_rows * s.vocab_size);
+  mtp_last_hidden = floats(mtp * capacity.slots * width);
+  mtp_selected = arena.take<int32_t>(mtp * capacity.slots * max_selected);
+  mtp_counts = arena.take<int32_t>(mtp * capacity.slots);
 }
 
 int64_t exchange_size(const model::Shape& s, const Capacity& capacity, const Ranks& ranks) {

@@ -47,9 +47,14 @@ struct Scratch {
   const float** pointers;
   float *gaps, *router, *expert_weights;
   int32_t* chosen;
-  float *hidden, *logit_hidden, *logits;               // [rows, hidden], [logit rows, hidden], [logit rows, vocab]
-  float *mtp_input, *mtp_x, *mtp_hidden, *mtp_logits;  // [rows, 2·hidden], [rows, hidden], …
+  float *hidden, *logit_hidden, *logits;  // [rows, hidden], [logit rows, hidden], [logit rows, vocab]
+  float *mtp_input, *mtp_x, *mtp_hidden;  // [rows, 2·hidden], [rows, hidden], [rows, hidden]
+  // What MTP steps leave to mtp_chain steps, by slot: the last row's hidden [slots, hidden], and what its row selected
+  // [slots, max_selected] and their number.
+  float* mtp_last_hidden;
+  int32_t *mtp_selected, *mtp_counts;
   int64_t max_pools = 0;
+  int64_t max_selected = 0;  // tokens that a row attends to, at most
 
   float* exchange;  // [2, exchange_size()] of two ranks
   float* queries;   // [2, rows·heads·kv_lora_rank] of two ranks that share the pages

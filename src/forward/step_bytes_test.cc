@@ -1,4 +1,6 @@
 // Steps survive the way through bytes, and nothing but a whole, undamaged step is accepted.
+#include <cstring>
+
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "forward/step.h"
@@ -8,12 +10,13 @@ namespace {
 
 Step example() {
   Step step;
+  step.kind = StepKind::mtp_absorb;
   step.keeps = {{0, 3, 17}};
   step.restores = {{1, 2, 300}, {2, 2, 300}};
   step.page_copies = {{4, 5, 44, 1}};
   step.tokens = {7, 8, 9};
   step.positions = {int64_t{1} << 40, 301, 302};
-  step.segments = {{1, 0, 2, 0, 3, 2, 300}};
+  step.segments = {{1, 0, 2, 0, 3, 2, 300, 290}};
   step.page_tables = {4, 5};
   step.logit_rows = {2};
   step.head_slots = {2};
@@ -34,11 +37,47 @@ TEST(StepBytes, RoundTrip) {
   }
 }
 
-TEST(StepBytes, LittleEndianWithVersionAndCrc) {
-  const std::vector<std::byte> bytes = bytes_of(Step{});
-  ASSERT_EQ(bytes.size(), 4u * 12);
-  const std::string head(reinterpret_cast<const char*>(bytes.data()), 8);
-  EXPECT_EQ(head, std::string("STEP\x01\0\0\0", 8));
+TEST(StepBytes, LittleEndianWithVersionKindAndCrc) {
+  Step step;
+  step.kind = StepKind::mtp_chain;
+  const std::vector<std::byte> bytes = bytes_of(step);
+  ASSERT_EQ(bytes.size(), 4u * 13);
+  const std::string head(reinterpret_cast<const char*>(bytes.data()), 12);
+  EXPECT_EQ(head, std::string("STEP\x02\0\0\0\x02\0\0\0", 12));
+  step.segments.push_back({.position = 1, .context_from = 0x0807060504030201});
+  const std::vector<std::byte> segment = bytes_of(step);
+  ASSERT_EQ(segment.size(), 4u * 13 + 40);
+  const std::string context(reinterpret_cast<const char*>(segment.data()) + 4 * 12 + 32, 8);
+  EXPECT_EQ(context, "\x01\x02\x03\x04\x05\x06\x07\x08");
+}
+
+TEST(StepBytes, EveryKindSurvives) {
+  Step step, back;
+  for (const StepKind kind : {StepKind::text, StepKind::mtp_absorb, StepKind::mtp_chain, StepKind::dflash2}) {
+    step = example();
+    step.kind = kind;
+    read_step(bytes_of(step), back);
+    EXPECT_EQ(back, step);
+    EXPECT_EQ(back.kind, kind);
+  }
+}
+
+// Whole but for its kind: the checksum is made anew.
+TEST(StepBytes, UnknownKindsAreNamed) {
+  std::vector<std::byte> bytes = bytes_of(example());
+  for (const uint8_t byte : {uint8_t{4}, uint8_t{255}}) {
+    bytes[8] = std::byte{byte};
+    const uint32_t crc = crc32c(std::span(bytes).first(bytes.size() - 4));
+    std::memcpy(bytes.data() + bytes.size() - 4, &crc, 4);
+    Step step;
+    try {
+      read_step(bytes, step);
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.found(), "step kind " + std::to_string(byte));
+      EXPECT_EQ(e.expected(), "0 to 3");
+    }
+  }
 }
 
 TEST(StepBytes, EveryDamagedByteIsRefused) {
@@ -63,14 +102,14 @@ TEST(StepBytes, ShortAndLongAreRefused) {
 
 TEST(StepBytes, OtherVersionsAreNamed) {
   std::vector<std::byte> bytes = bytes_of(example());
-  bytes[4] = std::byte{2};
+  bytes[4] = std::byte{1};
   Step step;
   try {
     read_step(bytes, step);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_EQ(e.found(), "version 2");
-    EXPECT_EQ(e.expected(), "1");
+    EXPECT_EQ(e.found(), "version 1");
+    EXPECT_EQ(e.expected(), "2");
   }
 }
 

@@ -18,9 +18,17 @@ int64_t count_kda(const model::Shape& shape) {
   return std::count(shape.layer_types.begin(), shape.layer_types.end(), model::AttentionKind::kda);
 }
 
+int64_t count_mtp(const model::Shape& shape, bool mtp) { return mtp ? shape.num_nextn_predict_layers : 0; }
+
 // Layers with token caches: DSA layers and the MTP layer.
-int64_t count_cached(const model::Shape& shape) {
-  return shape.num_hidden_layers - count_kda(shape) + shape.num_nextn_predict_layers;
+int64_t count_cached(const model::Shape& shape, bool mtp) {
+  return shape.num_hidden_layers - count_kda(shape) + count_mtp(shape, mtp);
+}
+
+// Without what the checkpoint does not have.
+Capacity capacity_for(const model::TextWeights& weights, Capacity capacity) {
+  capacity.mtp = capacity.mtp && weights.mtp.has_value();
+  return capacity;
 }
 
 // None for a rank alone: it uses the whole model's.
@@ -40,15 +48,16 @@ TextModel::State::State(const model::Shape& whole, const model::TextWeights& w, 
       own_weights(own_part(whole, w, g.ranks)),
       weights(own_weights ? *own_weights : w),
       threads(t),
-      capacity(c),
+      capacity(capacity_for(weights, c)),
       mutation(m),
-      pool(shape, count_cached(shape), c.pages, c.page_rows, element_of(c.cache_type)),
-      slots(shape, count_kda(shape), count_cached(shape), c.slots),
-      kept(shape, count_kda(shape), count_cached(shape), c.kept_states),
+      pool(shape, count_cached(shape, capacity.mtp), c.pages, c.page_rows, element_of(c.cache_type)),
+      slots(shape, count_kda(shape), count_cached(shape, capacity.mtp), c.slots),
+      kept(shape, count_kda(shape), count_cached(shape, capacity.mtp), count_mtp(shape, capacity.mtp), c.kept_states),
       expert_scratch(forward::expert_scratch(whole, c.max_rows, g.ranks)),
       end(static_cast<size_t>(c.slots)),
       certain_end(static_cast<size_t>(c.slots)),
-      in_step(static_cast<size_t>(c.slots)) {
+      in_step(static_cast<size_t>(c.slots)),
+      mtp_slots(static_cast<size_t>(c.slots)) {
   Arena arena;
   scratch.lay_out(arena, whole, capacity, threads.count(), group.ranks);
   memory = device::HostMemory(arena.used(), "activations", "a smaller --max-num-batched-tokens");
@@ -58,7 +67,7 @@ TextModel::State::State(const model::Shape& whole, const model::TextWeights& w, 
   int64_t kda = 0, cached = 0;
   for (const model::LayerWeights& layer : weights.layers)
     layers.push_back(prepare_layer(layer, shape, layer.kda ? kda++ : cached++));
-  if (weights.mtp) mtp_layer.push_back(prepare_layer(weights.mtp->layer, shape, cached));
+  if (capacity.mtp) mtp_layer.push_back(prepare_layer(weights.mtp->layer, shape, cached));
 }
 
 Pass TextModel::State::pass(const Step& step, Probe* probe) {
@@ -178,6 +187,7 @@ void TextModel::State::commit(const Segment& segment) {
                                                          segment.certain_rows));
   end[slot] = segment.position + segment.rows;
   certain_end[slot] = segment.position + segment.certain_rows;
+  mtp_slots[slot].ran(segment);
   for (int64_t i = std::max<int64_t>(0, segment.rows - cache::ring_rows); i < segment.rows; ++i) {
     std::copy_n(scratch.hidden + (segment.first_row + i) * shape.hidden_size, shape.hidden_size,
                 slots.head_row(segment.slot, segment.position + i));
@@ -185,6 +195,8 @@ void TextModel::State::commit(const Segment& segment) {
 }
 
 void TextModel::State::run(const Step& step, Probe* probe) {
+  if (step.kind == StepKind::mtp_absorb || step.kind == StepKind::mtp_chain) return run_mtp_step(step, probe);
+  for (MtpSlot& slot : mtp_slots) slot.start_text_step(!step.tokens.empty());
   run_moves(step);  // checked one by one: what a restore leaves is what the segments must continue
   check(step, true);
   rows = static_cast<int64_t>(step.tokens.size());
@@ -221,15 +233,15 @@ int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, i
   Scratch scratch{};
   scratch.lay_out(arena, shape, capacity, threads, ranks);
   return arena.used() + expert_scratch_bytes(shape, capacity.max_rows, ranks) +
-         cache::TokenPool::bytes(own, count_cached(own), capacity.pages, capacity.page_rows,
+         cache::TokenPool::bytes(own, count_cached(own, capacity.mtp), capacity.pages, capacity.page_rows,
                                  element_of(capacity.cache_type)) +
-         capacity.slots * cache::Slots::bytes_of_slot(own, count_kda(own), count_cached(own)) +
-         capacity.kept_states * kept_state_bytes(shape, ranks);
+         capacity.slots * cache::Slots::bytes_of_slot(own, count_kda(own), count_cached(own, capacity.mtp)) +
+         capacity.kept_states * kept_state_bytes(shape, ranks, capacity.mtp);
 }
 
-int64_t TextModel::kept_state_bytes(const model::Shape& shape, Ranks ranks) {
+int64_t TextModel::kept_state_bytes(const model::Shape& shape, Ranks ranks, bool mtp) {
   const model::Shape own = model::shape_of_rank(shape, ranks.rank, ranks.tensor_parallel_size);
-  return cache::KeptStates::bytes_of_record(own, count_kda(own), count_cached(own));
+  return cache::KeptStates::bytes_of_record(own, count_kda(own), count_cached(own, mtp));
 }
 
 void TextModel::run(const Step& step, Probe* probe) { state_->run(step, probe); }
@@ -264,8 +276,6 @@ std::span<const float> TextModel::mtp_hidden() const {
   return {state_->scratch.mtp_hidden, static_cast<size_t>(state_->mtp_rows * state_->shape.hidden_size)};
 }
 
-std::span<const float> TextModel::mtp_logits() const {
-  return {state_->scratch.mtp_logits, static_cast<size_t>(state_->mtp_logit_rows * state_->shape.vocab_size)};
-}
+std::span<const float> TextModel::mtp_logits() const { return logits(); }
 
 }  // namespace tandem::forward

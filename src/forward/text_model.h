@@ -33,6 +33,11 @@ struct Capacity {
   int32_t kept_states = 0;       // records of kept states
   int32_t page_rows = 256;       // token rows of a page: a multiple of index_kpool, at most 256
   CacheType cache_type = CacheType::f32;
+  bool mtp = true;  // the MTP layer's caches and scratch, if the checkpoint has that layer; without them its steps are
+                    // refused
+  bool mtp_zero_first_embedding = true;  // the embedding half of the MTP row at position 0 is zero
+  bool mtp_index_share = true;  // mtp_chain rows select what the slot's last absorbed row did (spec/model.md 6.4), if
+                                // the checkpoint's index_share_for_mtp_iteration says so
 };
 
 // This model's part of a group of ranks (design.md 1, "two leaves"). One rank computes both leaves.
@@ -61,7 +66,7 @@ class TextModel {
   // constructor.
   static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1, Ranks ranks = {});
   // Bytes of one kept-state record.
-  static int64_t kept_state_bytes(const model::Shape& shape, Ranks ranks = {});
+  static int64_t kept_state_bytes(const model::Shape& shape, Ranks ranks = {}, bool mtp = true);
 
   // Runs the step: its moves, then its rows, then the logits. Rows must continue each stream at its committed length:
   // running a step at position p makes p the length, whatever was run beyond it before ("commit and roll-back are set
@@ -70,15 +75,16 @@ class TextModel {
   // step that breaks these rules.
   void run(const Step& step, Probe* probe = nullptr);
 
-  // [logit_rows.size() + head_slots.size(), vocab_size] fp32 and the post-final-norm hidden of all rows [rows,
-  // hidden_size] of the last run.
+  // [logit_rows.size() + head_slots.size(), vocab_size] fp32 of the last run, whatever its kind, and the
+  // post-final-norm hidden of all rows [rows, hidden_size] of the last text step.
   std::span<const float> logits() const;
   std::span<const float> hidden() const;
 
   // MTP rows (spec/model.md 6.1): row j of the step pairs `hidden_rows[j]` (post-norm hidden of position p_j) with
   // step.tokens[j] = the token at p_j + 1; step.positions[j] = p_j. Writes the MTP caches of those positions.
   // Afterwards mtp_hidden() is [rows, hidden_size] after shared_head.norm and mtp_logits() the logits of
-  // step.logit_rows. zero_first_embedding: the embedding half of position 0 is zero (nano was trained so).
+  // step.logit_rows, which logits() are too. zero_first_embedding: the embedding half of position 0 is zero (nano was
+  // trained so). The same as an mtp_absorb step, but for where the hidden rows come from.
   void run_mtp(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding = true,
                Probe* probe = nullptr);
   // The KDA state of a stream after its last row, layer counted among the KDA layers: the recurrent state [heads, dim

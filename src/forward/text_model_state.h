@@ -8,6 +8,7 @@
 
 #include "cache/kept_states.h"
 #include "device/host_memory.h"
+#include "forward/mtp_slot.h"
 #include "forward/pass.h"
 #include "forward/text_model.h"
 
@@ -32,10 +33,11 @@ struct TextModel::State {
   device::HostMemory memory;
   Scratch scratch{};
   std::vector<PreparedLayer> layers;
-  std::vector<PreparedLayer> mtp_layer;   // none or one
-  std::vector<int64_t> end, certain_end;  // [slots] of the last step
-  std::vector<uint8_t> in_step;           // [slots] has a segment in the step that is being checked
-  int64_t rows = 0, logit_rows = 0, mtp_rows = 0, mtp_logit_rows = 0;
+  std::vector<PreparedLayer> mtp_layer;            // none or one
+  std::vector<int64_t> end, certain_end;           // [slots] of the last step
+  std::vector<uint8_t> in_step;                    // [slots] has a segment in the step that is being checked
+  std::vector<MtpSlot> mtp_slots;                  // [slots]
+  int64_t rows = 0, logit_rows = 0, mtp_rows = 0;  // of the last text step, of the last run, of the last MTP step
 
   // `whole` and `w`: of all ranks.
   State(const model::Shape& whole, const model::TextWeights& w, device::Threads& t, const Capacity& c, Mutation m,
@@ -67,9 +69,14 @@ struct TextModel::State {
   void run_rows(const Step& step, Probe* probe);
 
   // mtp.cc
-  void mtp_enter(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding);
+  const float* mtp_input_hidden(const Step& step, const Segment& segment, int64_t row);
+  void check_mtp(const Step& step);
+  template <typename HiddenOf>
+  void mtp_enter(const Step& step, const HiddenOf& hidden_of, bool zero_first_embedding);
   template <typename SubLayer>
   void mtp_residual(const model::Vector& norm, const SubLayer& sub_layer);
+  void mtp_rows_of(const Step& step, Probe* probe);
+  void run_mtp_step(const Step& step, Probe* probe);
   void run_mtp(const Step& step, std::span<const float> hidden_rows, bool zero_first_embedding, Probe* probe);
 };
 
