@@ -39,8 +39,9 @@ void reserve(forward::Step& step, const forward::Capacity& capacity) {
   step.keeps.reserve(moves);
   step.restores.reserve(moves);
   step.page_copies.reserve(slots);
-  step.tokens.reserve(count(capacity.max_rows));
-  step.positions.reserve(count(capacity.max_rows));
+  const size_t rows = std::max(count(capacity.max_rows), slots);
+  step.tokens.reserve(rows);
+  step.positions.reserve(rows);
   step.segments.reserve(slots);
   step.page_tables.reserve(slots * count(stream_pages));
   step.logit_rows.reserve(count(capacity.max_logit_rows));
@@ -86,7 +87,8 @@ struct RankGroup::State {
   bool broken = false;  // used by the caller's thread only
 
   State(const model::Shape& s, const model::TextWeights& weights, GroupSize group_size,
-        const forward::Capacity& capacity, int threads, forward::Mutation mutation)
+        const forward::Capacity& capacity, int threads, forward::Mutation mutation,
+        const forward::DrafterModel& drafter)
       : shape(s),
         size(group_size),
         hub(std::clamp(group_size.tensor_parallel_size, 1, 2),
@@ -96,8 +98,9 @@ struct RankGroup::State {
       Rank& rank = ranks[r];
       rank.exchange = std::make_unique<InProcessExchange>(hub, static_cast<int>(r));
       rank.threads = std::make_unique<device::Threads>(threads);
-      rank.model = std::make_unique<forward::TextModel>(
-          shape, weights, *rank.threads, capacity, ranks_of(size, static_cast<int32_t>(r)), *rank.exchange, mutation);
+      rank.model = std::make_unique<forward::TextModel>(shape, weights, *rank.threads, capacity,
+                                                        ranks_of(size, static_cast<int32_t>(r)), *rank.exchange,
+                                                        mutation, drafter);
       reserve(rank.step, capacity);
     }
     bytes.reserve(step_bytes(ranks.front().step));
@@ -176,16 +179,17 @@ struct RankGroup::State {
 };
 
 RankGroup::RankGroup(const model::Shape& shape, const model::TextWeights& weights, GroupSize size,
-                     forward::Capacity capacity, int threads, forward::Mutation mutation)
-    : state_(std::make_unique<State>(shape, weights, size, capacity, threads, mutation)) {}
+                     forward::Capacity capacity, int threads, forward::Mutation mutation, forward::DrafterModel drafter)
+    : state_(std::make_unique<State>(shape, weights, size, capacity, threads, mutation, drafter)) {}
 
 RankGroup::~RankGroup() = default;
 
-int64_t RankGroup::planned_bytes(const model::Shape& shape, GroupSize size, forward::Capacity capacity, int threads) {
+int64_t RankGroup::planned_bytes(const model::Shape& shape, GroupSize size, forward::Capacity capacity, int threads,
+                                 const model::DrafterShape* drafter) {
   const int32_t ranks = size.tensor_parallel_size;
   int64_t sum = InProcessHub::bytes_of(ranks, forward::exchange_size(shape, capacity, ranks_of(size, 0)));
   for (int32_t rank = 0; rank < ranks; ++rank)
-    sum += forward::TextModel::planned_bytes(shape, capacity, threads, ranks_of(size, rank));
+    sum += forward::TextModel::planned_bytes(shape, capacity, threads, ranks_of(size, rank), drafter);
   return sum;
 }
 
@@ -212,6 +216,7 @@ void RankGroup::run_mtp(const forward::Step& step, std::span<const float> hidden
 
 std::span<const float> RankGroup::logits() const { return state_->first().logits(); }
 std::span<const float> RankGroup::hidden() const { return state_->first().hidden(); }
+forward::DraftLattices RankGroup::lattices() const { return state_->first().lattices(); }
 std::span<const float> RankGroup::mtp_hidden() const { return state_->first().mtp_hidden(); }
 std::span<const float> RankGroup::mtp_logits() const { return state_->first().mtp_logits(); }
 

@@ -31,11 +31,12 @@ class RankGroup {
   // `pages` pages of its own. Each rank has `threads` worker threads. Throws Error(usage) for sizes that there are not
   // and Error(does_not_fit).
   RankGroup(const model::Shape& shape, const model::TextWeights& weights, GroupSize size, forward::Capacity capacity,
-            int threads, forward::Mutation mutation = forward::Mutation::none);
+            int threads, forward::Mutation mutation = forward::Mutation::none, forward::DrafterModel drafter = {});
   ~RankGroup();
 
   // What all ranks allocate together.
-  static int64_t planned_bytes(const model::Shape& shape, GroupSize size, forward::Capacity capacity, int threads = 1);
+  static int64_t planned_bytes(const model::Shape& shape, GroupSize size, forward::Capacity capacity, int threads = 1,
+                               const model::DrafterShape* drafter = nullptr);
 
   int ranks() const;
 
@@ -46,6 +47,7 @@ class RankGroup {
                forward::Probe* probe = nullptr);
   std::span<const float> logits() const;
   std::span<const float> hidden() const;
+  forward::DraftLattices lattices() const;
   std::span<const float> mtp_hidden() const;
   std::span<const float> mtp_logits() const;
   // With the heads of all ranks.

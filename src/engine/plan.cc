@@ -45,6 +45,7 @@ void check_settings(const PlanSettings& s, int64_t max_position_embeddings) {
                 fmt::format("{} with --tensor-parallel-size {}", s.ranks.decode_context_parallel_size,
                             s.ranks.tensor_parallel_size),
                 fmt::format("1, or --tensor-parallel-size {}", s.ranks.decode_context_parallel_size));
+  check_range("draft rows", s.max_draft_rows, 0, 16 * largest_max_num_seqs);
   if (chunk_of(s) < s.max_num_seqs)
     throw Error(ErrorCode::usage, "--max-num-batched-tokens", fmt::format("{}", chunk_of(s)),
                 fmt::format("at least --max-num-seqs {}, a row for each stream", s.max_num_seqs));
@@ -111,7 +112,7 @@ class Planner {
     c.pages = 2;
     c.max_stream_pages = 1;
     c.max_rows = chunk_of(s_);
-    c.max_logit_rows = std::max(c.max_logit_rows, s_.max_num_seqs);
+    c.max_logit_rows = std::max(c.max_logit_rows, s_.max_num_seqs + s_.max_draft_rows);
     c.kept_states = 0;
     c.cache_type = s_.cache_type;
     return c;

@@ -2,6 +2,7 @@
 #include "engine/plan_bytes.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "cache/slots.h"
 #include "model/cache_bytes.h"
@@ -35,17 +36,21 @@ StateParts kept_state_parts(const model::Shape& s) {
   return parts(s, ops::kda_block_rows - 1, s.short_conv_kernel_size - 1, s.index_kpool - 1, 1);
 }
 
-PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& ranks, int threads) {
-  return [shape, ranks, threads](const forward::Capacity& capacity) {
+PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& ranks, int threads,
+                              const model::DrafterShape* drafter) {
+  std::optional<model::DrafterShape> own;
+  if (drafter != nullptr) own = *drafter;
+  return [shape, ranks, threads, own](const forward::Capacity& capacity) {
     return forward::TextModel::planned_bytes(shape, capacity, threads,
-                                             {0, ranks.tensor_parallel_size, ranks.decode_context_parallel_size});
+                                             {0, ranks.tensor_parallel_size, ranks.decode_context_parallel_size},
+                                             own ? &*own : nullptr);
   };
 }
 
 PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& ranks, int threads,
-                              const model::CacheRow& row) {
+                              const model::CacheRow& row, const model::DrafterShape* drafter) {
   const int64_t page = model::page_bytes(cached_layers(shape), row, shape.index_kpool, forward::TextModel::page_rows);
-  return [bytes = text_model_bytes(shape, ranks, threads), page](forward::Capacity c) {
+  return [bytes = text_model_bytes(shape, ranks, threads, drafter), page](forward::Capacity c) {
     const int64_t pages = c.pages;
     c.pages = 0;
     return bytes(c) + pages * page;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/plan.h"
+#include "model/drafter.h"
 #include "model/inventory.h"
 #include "model/shape.h"
 
@@ -26,9 +27,11 @@ StateParts kept_state_parts(const model::Shape& rank_shape);
 int64_t cached_layers(const model::Shape& shape);
 
 // What rank 0, which has the larger half, allocates: TextModel::planned_bytes with page rows of another format where
-// `row` is not the capacity's cache type. `threads`: of the rank.
-PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& ranks, int threads);
+// `row` is not the capacity's cache type. `threads`: of the rank. With a DFlash2 drafter its context rows, those of
+// kept states and its activations are counted, too; it need not outlive the call.
 PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& ranks, int threads,
-                              const model::CacheRow& row);
+                              const model::DrafterShape* drafter = nullptr);
+PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& ranks, int threads,
+                              const model::CacheRow& row, const model::DrafterShape* drafter = nullptr);
 
 }  // namespace tandem::engine

@@ -42,7 +42,7 @@ std::optional<model::TextWeights> own_part(const model::Shape& whole, const mode
 
 // `whole` and `w`: of all ranks.
 TextModel::State::State(const model::Shape& whole, const model::TextWeights& w, device::Threads& t, const Capacity& c,
-                        Mutation m, const Group& g)
+                        Mutation m, const Group& g, const DrafterModel& d)
     : group(g),
       shape(model::shape_of_rank(whole, g.ranks.rank, g.ranks.tensor_parallel_size)),
       own_weights(own_part(whole, w, g.ranks)),
@@ -68,6 +68,7 @@ TextModel::State::State(const model::Shape& whole, const model::TextWeights& w, 
   for (const model::LayerWeights& layer : weights.layers)
     layers.push_back(prepare_layer(layer, shape, layer.kda ? kda++ : cached++));
   if (capacity.mtp) mtp_layer.push_back(prepare_layer(weights.mtp->layer, shape, cached));
+  if (d.shape != nullptr) drafter = std::make_unique<Dflash2>(d, whole, capacity, threads);
 }
 
 Pass TextModel::State::pass(const Step& step, Probe* probe) {
@@ -122,6 +123,7 @@ void TextModel::State::run_layer(const Pass& pass, int64_t number) {
   });
   site(*w.hc_ffn, w.post_attention_layernorm,
        [&](const float* x, float* y) { feed_forward(pass, layer, number, x, y); });
+  if (drafter != nullptr) drafter->tap(number, shape.hc_mult, scratch.streams);
   if (pass.probe != nullptr) pass.probe->streams(number, rows, scratch.streams);
 }
 
@@ -195,9 +197,12 @@ void TextModel::State::commit(const Segment& segment) {
 }
 
 void TextModel::State::run(const Step& step, Probe* probe) {
+  if (drafter != nullptr) drafter->clear_lattices();
   if (step.kind == StepKind::mtp_absorb || step.kind == StepKind::mtp_chain) return run_mtp_step(step, probe);
+  if (step.kind == StepKind::dflash2) return run_dflash2(step);
   for (MtpSlot& slot : mtp_slots) slot.start_text_step(!step.tokens.empty());
   run_moves(step);  // checked one by one: what a restore leaves is what the segments must continue
+  if (drafter != nullptr) drafter->run_moves(step);
   check(step, true);
   rows = static_cast<int64_t>(step.tokens.size());
   logit_rows = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
@@ -210,24 +215,29 @@ void TextModel::State::run_rows(const Step& step, Probe* probe) {
     if (segment.position == 0) slots.reset(segment.slot);
   }
   embed(step.tokens, shape.hc_mult, scratch.streams, shape.hc_mult * shape.hidden_size);
+  if (drafter != nullptr) drafter->begin_text(step);
   const Pass shared = pass(step, probe);
   for (int64_t number = 0; number < shape.num_hidden_layers; ++number) run_layer(shared, number);
   collapse();
+  if (drafter != nullptr) drafter->store_context();
   for (const Segment& segment : step.segments) commit(segment);
 }
 
 TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
-                     Capacity capacity, Mutation mutation)
-    : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation, make_group(shape, {}, nullptr))) {}
+                     Capacity capacity, Mutation mutation, DrafterModel drafter)
+    : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation, make_group(shape, {}, nullptr),
+                                     drafter)) {}
 
 TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
-                     Capacity capacity, Ranks ranks, device::Exchange& exchange, Mutation mutation)
-    : state_(
-          std::make_unique<State>(shape, weights, threads, capacity, mutation, make_group(shape, ranks, &exchange))) {}
+                     Capacity capacity, Ranks ranks, device::Exchange& exchange, Mutation mutation,
+                     DrafterModel drafter)
+    : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation, make_group(shape, ranks, &exchange),
+                                     drafter)) {}
 
 TextModel::~TextModel() = default;
 
-int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, int threads, Ranks ranks) {
+int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, int threads, Ranks ranks,
+                                 const model::DrafterShape* drafter) {
   const model::Shape own = model::shape_of_rank(shape, ranks.rank, ranks.tensor_parallel_size);
   Arena arena;
   Scratch scratch{};
@@ -236,12 +246,15 @@ int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, i
          cache::TokenPool::bytes(own, count_cached(own, capacity.mtp), capacity.pages, capacity.page_rows,
                                  element_of(capacity.cache_type)) +
          capacity.slots * cache::Slots::bytes_of_slot(own, count_kda(own), count_cached(own, capacity.mtp)) +
-         capacity.kept_states * kept_state_bytes(shape, ranks, capacity.mtp);
+         capacity.kept_states * kept_state_bytes(shape, ranks, capacity.mtp) +
+         (drafter != nullptr ? Dflash2::bytes(*drafter, capacity, threads) : 0);
 }
 
-int64_t TextModel::kept_state_bytes(const model::Shape& shape, Ranks ranks, bool mtp) {
+int64_t TextModel::kept_state_bytes(const model::Shape& shape, Ranks ranks, bool mtp,
+                                    const model::DrafterShape* drafter, CacheType cache_type) {
   const model::Shape own = model::shape_of_rank(shape, ranks.rank, ranks.tensor_parallel_size);
-  return cache::KeptStates::bytes_of_record(own, count_kda(own), count_cached(own, mtp));
+  return cache::KeptStates::bytes_of_record(own, count_kda(own), count_cached(own, mtp)) +
+         (drafter != nullptr ? Dflash2::record_bytes(*drafter, cache_type) : 0);
 }
 
 void TextModel::run(const Step& step, Probe* probe) { state_->run(step, probe); }
@@ -252,6 +265,10 @@ std::span<const float> TextModel::logits() const {
 
 std::span<const float> TextModel::hidden() const {
   return {state_->scratch.hidden, static_cast<size_t>(state_->rows * state_->shape.hidden_size)};
+}
+
+DraftLattices TextModel::lattices() const {
+  return state_->drafter != nullptr ? state_->drafter->lattices() : DraftLattices{};
 }
 
 void TextModel::read_kda_state(int32_t slot, int64_t kda_layer, std::span<float> state, std::span<float> conv) const {

@@ -8,6 +8,8 @@
 
 #include "forward/mutation.h"
 #include "forward/step.h"
+#include "forward/step_runner.h"
+#include "model/drafter.h"
 #include "model/shape.h"
 #include "model/weights.h"
 
@@ -48,25 +50,35 @@ struct Ranks {
                                              // entry; entry j of a page table is a page of rank j mod 2's pool
 };
 
+// A DFlash2 drafter that stands beside the model: then text steps leave context rows for it and dflash2 steps run.
+// Every rank has the whole of it. Both must outlive the model.
+struct DrafterModel {
+  const model::DrafterShape* shape = nullptr;  // nullptr: no drafter
+  const model::DrafterWeights* weights = nullptr;
+};
+
 class TextModel {
  public:
   static constexpr int64_t page_rows = 256;  // Capacity::page_rows unless a test wants smaller pages
 
-  // `shape` and `weights` must outlive the model. Throws Error(does_not_fit) when memory cannot be had.
+  // `shape` and `weights` must outlive the model. Throws Error(does_not_fit) when memory cannot be had,
+  // Error(bad_file) for a drafter that does not fit the shape.
   TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
-            Mutation mutation = Mutation::none);
+            Mutation mutation = Mutation::none, DrafterModel drafter = {});
   // One of `ranks.tensor_parallel_size` ranks, from the whole model's shape and weights. All ranks run the same steps;
   // each has all results (cluster/rank_group.h runs them as threads). `exchange` must outlive the model. Throws
   // Error(usage) for sizes that there are not.
   TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
-            Ranks ranks, device::Exchange& exchange, Mutation mutation = Mutation::none);
+            Ranks ranks, device::Exchange& exchange, Mutation mutation = Mutation::none, DrafterModel drafter = {});
   ~TextModel();
 
   // Bytes that a model of this capacity allocates (caches, slots, kept states, scratch), by the same formulas as the
   // constructor.
-  static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1, Ranks ranks = {});
-  // Bytes of one kept-state record.
-  static int64_t kept_state_bytes(const model::Shape& shape, Ranks ranks = {}, bool mtp = true);
+  static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1, Ranks ranks = {},
+                               const model::DrafterShape* drafter = nullptr);
+  // Bytes of one kept-state record, with the context rows of a drafter, which are of `cache_type`.
+  static int64_t kept_state_bytes(const model::Shape& shape, Ranks ranks = {}, bool mtp = true,
+                                  const model::DrafterShape* drafter = nullptr, CacheType cache_type = CacheType::f32);
 
   // Runs the step: its moves, then its rows, then the logits. Rows must continue each stream at its committed length:
   // running a step at position p makes p the length, whatever was run beyond it before ("commit and roll-back are set
@@ -79,6 +91,8 @@ class TextModel {
   // post-final-norm hidden of all rows [rows, hidden_size] of the last text step.
   std::span<const float> logits() const;
   std::span<const float> hidden() const;
+  // Of the last run if it was a dflash2 step, else empty.
+  DraftLattices lattices() const;
 
   // MTP rows (spec/model.md 6.1): row j of the step pairs `hidden_rows[j]` (post-norm hidden of position p_j) with
   // step.tokens[j] = the token at p_j + 1; step.positions[j] = p_j. Writes the MTP caches of those positions.

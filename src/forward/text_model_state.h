@@ -1,6 +1,7 @@
 // The text model's insides: what its parts (layers, checks and moves of a step, MTP) share.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "cache/kept_states.h"
 #include "device/host_memory.h"
+#include "forward/dflash2.h"
 #include "forward/mtp_slot.h"
 #include "forward/pass.h"
 #include "forward/text_model.h"
@@ -39,9 +41,11 @@ struct TextModel::State {
   std::vector<MtpSlot> mtp_slots;                  // [slots]
   int64_t rows = 0, logit_rows = 0, mtp_rows = 0;  // of the last text step, of the last run, of the last MTP step
 
+  std::unique_ptr<Dflash2> drafter;  // may be none
+
   // `whole` and `w`: of all ranks.
   State(const model::Shape& whole, const model::TextWeights& w, device::Threads& t, const Capacity& c, Mutation m,
-        const Group& g);
+        const Group& g, const DrafterModel& d);
   Pass pass(const Step& step, Probe* probe);
 
   // check_step.cc: what a step may say, and its moves
@@ -67,6 +71,10 @@ struct TextModel::State {
   void commit(const Segment& segment);
   void run(const Step& step, Probe* probe);
   void run_rows(const Step& step, Probe* probe);
+
+  // dflash2_step.cc
+  void check_dflash2(const Step& step);
+  void run_dflash2(const Step& step);
 
   // mtp.cc
   const float* mtp_input_hidden(const Step& step, const Segment& segment, int64_t row);
