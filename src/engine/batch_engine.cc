@@ -22,8 +22,8 @@ void check_options(const BatchEngineOptions& options) {
     throw Error(ErrorCode::usage, "--watchdog-s", fmt::format("{}", options.watchdog_s), "0 (off) to 1000000 seconds");
 }
 
-BatchEngine::BatchEngine(StepRunner& runner, const BatchEngineOptions& options)
-    : runner_(runner), options_(options), scheduler_(options.scheduler), progress_(now()) {
+BatchEngine::BatchEngine(StepRunner& runner, const BatchEngineOptions& options, draft::Drafter* drafter)
+    : runner_(runner), options_(options), scheduler_(options.scheduler, drafter), progress_(now()) {
   check_options(options);
   const auto slots = static_cast<size_t>(options.scheduler.capacity.slots);
   snapshot_.streams.reserve(slots);

@@ -29,8 +29,9 @@ void check_options(const BatchEngineOptions& options);
 
 class BatchEngine : public Engine {
  public:
-  // `runner` must outlive the engine; it is called on the engine's thread only. Throws Error(usage) naming a setting.
-  BatchEngine(StepRunner& runner, const BatchEngineOptions& options);
+  // `runner` and `drafter` (may be null) must outlive the engine; they are called on the engine's thread only. Throws
+  // Error(usage) naming a setting.
+  BatchEngine(StepRunner& runner, const BatchEngineOptions& options, draft::Drafter* drafter = nullptr);
   // Every request that has not ended gets `finished` with reason cancelled.
   ~BatchEngine() override;
 

@@ -22,6 +22,37 @@ void check_sampling(const SamplingParams& p) {
   if (!(p.min_p >= 0 && p.min_p <= 1)) refuse("min_p", p.min_p, "a number in [0, 1]");
 }
 
+void check_penalties(const SamplingParams& p, const SchedulerOptions& options) {
+  const auto within = [](const char* name, double value, double limit) {
+    if (!(value >= -limit && value <= limit)) refuse(name, value, fmt::format("a number from {} to {}", -limit, limit));
+  };
+  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 1e6))
+    refuse("repetition_penalty", p.repetition_penalty, "a number above 0");
+  within("presence_penalty", p.presence_penalty, 2);
+  within("frequency_penalty", p.frequency_penalty, 2);
+  for (const auto& [id, bias] : p.logit_bias) {
+    if (id < 0 || id >= options.vocab_size)
+      refuse("logit_bias", id, fmt::format("token ids from 0 to {}", options.vocab_size - 1));
+    within("logit_bias", bias, 100);
+  }
+}
+
+void check_drafter(const Request& request, const DraftOptions& options) {
+  if (!request.drafter) return;
+  std::string there = "none";
+  bool is_there = *request.drafter == draft::Choice::none;
+  const auto offer = [&](bool has, draft::Choice choice) {
+    if (!has) return;
+    there += fmt::format(", {}", draft::name_of(choice));
+    is_there = is_there || *request.drafter == choice;
+  };
+  offer(options.has_copy, draft::Choice::copy);
+  offer(options.has_mtp, draft::Choice::mtp);
+  offer(options.has_dflash2, draft::Choice::dflash2);
+  offer(options.has_copy || options.has_mtp || options.has_dflash2, draft::Choice::automatic);
+  if (!is_there) refuse("drafter", draft::name_of(*request.drafter), there);
+}
+
 void check_prompt(const Request& request, const SchedulerOptions& options, int64_t max_rows) {
   if (request.prompt_ids.empty()) refuse("prompt", "no tokens", "at least one");
   for (size_t i = 0; i < request.prompt_ids.size(); ++i)
@@ -67,6 +98,10 @@ void check_request(const Request& request, const SchedulerOptions& options, int6
   if (request.min_tokens > 0 && last_stop - first_stop >= options.sampled_tokens)
     refuse("stop_token_ids", "every token of the vocabulary", "a token that min_tokens may sample");
   check_sampling(request.sampling);
+  check_penalties(request.sampling, options);
+  check_drafter(request, options.draft);
+  if (request.logprobs < -1 || request.logprobs > most_logprobs)
+    refuse("logprobs", request.logprobs, fmt::format("-1 (none) to {}", most_logprobs));
 }
 
 void check_options(const SchedulerOptions& options) {
@@ -96,6 +131,10 @@ void check_options(const SchedulerOptions& options) {
   at_least("largest_stride", options.keep.largest_stride, options.keep.smallest_stride);
   at_least("stride_divisor", options.keep.stride_divisor, 1);
   at_least("shortest_fork", options.keep.shortest_fork, 1);
+  at_least("--num-speculative-tokens", options.draft.policy.depth, 0);
+  if (options.draft.policy.depth > draft::most_drafts)
+    refuse("--num-speculative-tokens", options.draft.policy.depth, fmt::format("0 to {}", draft::most_drafts));
+  at_least("context_rows", options.draft.context_rows, 0);
 }
 
 }  // namespace tandem::engine

@@ -1,25 +1,53 @@
 // The engine as its users see it: requests in, events out. It knows tokens, not texts and not HTTP.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "draft/proposal.h"
 
 namespace tandem::engine {
 
-// Order of application: temperature (float64) -> top_k -> top_p by integer mass -> min_p -> keyed Gumbel
-// (decisions.md, "sampling order"; spec/speculation.md 3.5).
+// Order of application: penalties -> bias -> masks -> temperature (float64) -> top_k -> top_p by integer mass -> min_p
+// -> keyed Gumbel (decisions.md, "sampling order"; spec/speculation.md 3.5).
 struct SamplingParams {
   double temperature = 1.0;  // below 1e-5: greedy
   int32_t top_k = 0;         // 0: off
   double top_p = 1.0;        // (0, 1]
   double min_p = 0.0;        // [0, 1]
   uint64_t seed = 0;
+
+  double repetition_penalty = 1.0;  // above 0: logits of tokens of prompt or reply are divided (negative ones
+                                    // multiplied) by it
+  double presence_penalty = 0.0;    // subtracted from logits of tokens of the reply
+  double frequency_penalty = 0.0;   // the same, times their number
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // (id, added)
+
+  bool shapes_logits() const {
+    return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0 || !logit_bias.empty();
+  }
+};
+
+// A rule of one request on which tokens may come next, beside its sampling: a grammar, say. Called on the engine's
+// thread only. What it throws ends the request with an error.
+class TokenRule {
+ public:
+  virtual ~TokenRule() = default;
+  // Clears the bits of tokens that may not come next: bit id % 32 of word id / 32. All bits are set before.
+  virtual void mask(std::span<uint32_t> bits) = 0;
+  // The next token of the reply: one that mask() allowed.
+  virtual void accept(int32_t token) = 0;
+  // How many of these tokens, one after another, may come next: drafts beyond need no rows. Leaves the rule as it was.
+  virtual int32_t allowed_drafts(std::span<const int32_t> drafts) { return static_cast<int32_t>(drafts.size()); }
 };
 
 // A part of the prompt whose change deserves its own name when it makes a kept prefix useless.
@@ -45,6 +73,13 @@ struct Request {
   std::vector<PromptPart> prompt_parts;  // for the reason of a miss
   bool needs_every_prompt_row = false;   // prompt logprobs are asked for: nothing may be skipped
 
+  std::optional<draft::Choice> drafter;  // who proposes drafts; not given: the engine's default
+  std::shared_ptr<TokenRule> rule;       // may be null
+  // Called on the engine's thread with each token of the reply, in order, before its event: true ends the reply after
+  // it with reason `stop` (a stop string is complete), so that no row behind it is kept. May be empty.
+  std::function<bool(int32_t)> ends_after;
+  int32_t logprobs = -1;  // tokens of each position to report beside the chosen one, 0 to most_logprobs; −1: no report
+
   std::optional<double> deadline_s;  // seconds from submit() after which the request ends with `deadline`
 };
 
@@ -58,9 +93,33 @@ struct Timings {  // milliseconds
   double queue_ms = 0, prefill_ms = 0, decode_ms = 0;
 };
 
+// Log-probabilities at one position, of the model's own logits: before penalties, masks, temperature and filters.
+inline constexpr int32_t most_logprobs = 20;
+struct TokenLogprobs {
+  float chosen = 0;
+  int32_t size = 0;                                             // of the best
+  std::array<std::pair<int32_t, float>, most_logprobs> best{};  // (id, logprob) descending, ties to the smaller id
+};
+
+// How a request's drafts fared. A step here is one that had the request's pending token as a row: the token that the
+// prompt gives is outside (spec/speculation.md 6.1).
+struct DraftStats {
+  int64_t steps = 0, steps_with_drafts = 0;
+  int64_t drafted = 0, accepted = 0;                             // draft tokens
+  std::array<int64_t, draft::most_drafts + 2> tokens_of_step{};  // [n]: steps that yielded n tokens, the stop token too
+  std::array<int64_t, draft::most_drafts> drafted_at{}, accepted_at{};  // [i]: of the drafts at place i
+
+  // In this order, so that the figures are right at any moment: a step begins, and for each of its tokens, first
+  // whether it was the draft at that place.
+  void begin_step(int32_t tried);
+  void add_token(int32_t place, bool was_draft);
+};
+
 struct Event {
   enum class Kind { admitted, token, finished };
   Kind kind = Kind::token;
+  bool begins_step = false;                  // token: the first one of the step that yielded it
+  const TokenLogprobs* logprobs = nullptr;   // token: if the request asked for them; valid during the call
   int32_t token = -1;                        // token: the sampled id (stop tokens come with `finished` instead)
   int64_t cached_tokens = 0;                 // admitted: prompt tokens that need not be computed again
   PrefixMiss miss = PrefixMiss::none;        // admitted: why not more
@@ -68,6 +127,7 @@ struct Event {
   int32_t stop_token = -1;                   // finished by stop: which id
   std::string error;                         // finished by error: message for the client
   Timings timings;                           // finished
+  DraftStats drafts;                         // finished
 };
 
 struct Status {
@@ -86,7 +146,9 @@ struct Status {
   // Since the start.
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;  // cached: prompt tokens that were not run
   int64_t preemptions = 0, evictions = 0;
-  int64_t step_rows = 0;  // rows of all steps
+  int64_t step_rows = 0;          // rows of all steps
+  DraftStats drafts;              // of all requests
+  int64_t invalid_proposals = 0;  // drafts outside of the vocabulary, which were not used
 };
 
 // The queue has no place left: the client may come back later.

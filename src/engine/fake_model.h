@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <set>
@@ -35,7 +36,7 @@ class FakeModel : public StepRunner {
         rows_(static_cast<size_t>(options.groups) * static_cast<size_t>(options.pages) *
                   static_cast<size_t>(options.page_rows),
               -1) {
-    logits_.reserve(static_cast<size_t>(options.slots) * vocabulary);
+    logits_.reserve(static_cast<size_t>(options.slots) * 16 * vocabulary);
     row_.reserve(vocabulary);
     heads_.reserve(4096);
   }
@@ -69,7 +70,7 @@ class FakeModel : public StepRunner {
     logits_.clear();
     for (const int32_t row : step.logit_rows)
       add_logits(heads_.at(static_cast<size_t>(row)), step.positions.at(static_cast<size_t>(row)) + 1);
-    for (const int32_t slot : step.head_slots) add_logits(slots_.at(static_cast<size_t>(slot)).head, length(slot));
+    for (const int32_t slot : step.head_slots) add_logits(state(slot).head(), state(slot).end);
   }
   std::span<const float> logits() const override { return logits_; }
 
@@ -80,17 +81,28 @@ class FakeModel : public StepRunner {
   }
   static int32_t token_of(uint64_t hash) { return static_cast<int32_t>(1 + (hash >> 20) % (vocabulary - 1)); }
 
-  // What the real model's recurrent states are: a function of all rows.
+  // What the real model's recurrent states are: a function of all rows. Like it, it knows its last rows, so that the
+  // next step may stand where any of those began that were not certain.
   struct State {
-    int64_t length = 0;
-    uint64_t hash = start;
-    uint64_t head = 0;  // of the last row
+    static constexpr int64_t remembered = 32;
+    int64_t end = 0, certain_end = 0;
+    std::array<uint64_t, remembered> hashes{}, heads{};  // after the row at position p mod remembered
+
+    uint64_t hash_before(int64_t position) const {
+      return position == 0 ? start : hashes[static_cast<size_t>((position - 1) % remembered)];
+    }
+    uint64_t head() const { return heads[static_cast<size_t>((end - 1) % remembered)]; }
+    void add(uint64_t hash, uint64_t head) {
+      hashes[static_cast<size_t>(end % remembered)] = hash;
+      heads[static_cast<size_t>(end % remembered)] = head;
+      ++end;
+    }
   };
 
   static void require(bool holds, const char* what) {
     if (!holds) throw std::logic_error(std::string("the step breaks a rule: ") + what);
   }
-  int64_t length(int32_t slot) const { return slots_.at(static_cast<size_t>(slot)).length; }
+  const State& state(int32_t slot) const { return slots_.at(static_cast<size_t>(slot)); }
   int32_t* page(int64_t group, int32_t number) {
     require(number > 0 && number < options_.pages, "pages exist and are not null");
     return rows_.data() + (group * options_.pages + number) * options_.page_rows;
@@ -98,16 +110,19 @@ class FakeModel : public StepRunner {
 
   void move_states(const forward::Step& step) {
     for (const auto& move : step.keeps) {
-      require(move.length >= 1 && move.length == length(move.slot), "a state is kept at the slot's length");
-      records_.at(static_cast<size_t>(move.record)) = slots_[static_cast<size_t>(move.slot)];
+      const State& from = state(move.slot);
+      require(move.length >= 1 && move.length >= from.certain_end && move.length <= from.end,
+              "a state is kept among the slot's last rows");
+      State& to = records_.at(static_cast<size_t>(move.record)) = from;
+      to.end = to.certain_end = move.length;
     }
     for (const auto& move : step.restores) {
       const State& record = records_.at(static_cast<size_t>(move.record));
-      require(move.length >= 1 && move.length == record.length, "a state is restored at its own length");
+      require(move.length >= 1 && move.length == record.end, "a state is restored at its own length");
       slots_.at(static_cast<size_t>(move.slot)) = record;
     }
     for (const auto& copy : step.page_copies) {
-      require(copy.rows > 0 && copy.rows < options_.page_rows && copy.from != copy.to, "copies of partial pages");
+      require(copy.rows > 0 && copy.rows <= options_.page_rows && copy.from != copy.to, "copies of pages");
       int32_t* to = page(copy.group, copy.to);
       std::copy_n(page(copy.group, copy.from), copy.rows, to);
       std::fill(to + copy.rows, to + options_.page_rows, -1);
@@ -115,12 +130,15 @@ class FakeModel : public StepRunner {
   }
 
   void check_rows(const forward::Step& step) {
+    require(step.kind == forward::StepKind::text, "rows of the text model");
     require(step.positions.size() == step.tokens.size(), "a position for each row");
     require(std::is_sorted(step.logit_rows.begin(), step.logit_rows.end()), "logit rows ascend");
     int32_t row = 0;
     uint64_t used = 0;  // slots
     for (const auto& segment : step.segments) {
-      require(segment.first_row == row && segment.rows > 0 && segment.certain_rows == segment.rows, "rows follow");
+      require(segment.first_row == row && segment.certain_rows > 0 && segment.certain_rows <= segment.rows,
+              "rows follow");
+      require(segment.rows - segment.certain_rows <= 15, "a window holds 16 rows");
       row += segment.rows;
       require((used >> segment.slot & 1) == 0, "segments of different slots");
       used |= uint64_t{1} << segment.slot;
@@ -132,7 +150,9 @@ class FakeModel : public StepRunner {
   void run_segment(const forward::Step& step, const forward::Segment& segment) {
     State& state = slots_.at(static_cast<size_t>(segment.slot));
     if (segment.position == 0) state = {};
-    require(segment.position == state.length, "rows continue the stream");
+    require(segment.position >= state.certain_end && segment.position <= state.end, "rows continue the stream");
+    state.end = segment.position;
+    state.certain_end = segment.position + segment.certain_rows;
     const int32_t* table = step.page_tables.data() + segment.page_table;
     require(segment.page_table + segment.pages <= std::ssize(step.page_tables), "the page table lies in the step");
     const auto rows_of = [&](int64_t position) {
@@ -142,15 +162,15 @@ class FakeModel : public StepRunner {
     };
     uint64_t paged = start;  // what the pages say, from the first row on
     for (int64_t position = 0; position < segment.position; ++position) paged = after(paged, *rows_of(position));
+    uint64_t hash = state.hash_before(segment.position);
     for (int32_t i = segment.first_row; i < segment.first_row + segment.rows; ++i) {
       const auto row = static_cast<size_t>(i);
-      require(step.positions[row] == state.length, "absolute positions");
-      *rows_of(state.length) = step.tokens[row];
-      paged = after(paged, *rows_of(state.length));
-      state.hash = after(state.hash, step.tokens[row]);
-      ++state.length;
-      state.head = paged == state.hash ? paged : paged * 31 + state.hash;
-      heads_.push_back(state.head);
+      require(step.positions[row] == state.end, "absolute positions");
+      *rows_of(state.end) = step.tokens[row];
+      paged = after(paged, *rows_of(state.end));
+      hash = after(hash, step.tokens[row]);
+      state.add(hash, paged == hash ? paged : paged * 31 + hash);
+      heads_.push_back(state.head());
     }
   }
 

@@ -25,6 +25,8 @@ uint64_t mass_of(double x, double largest) { return static_cast<uint64_t>(mass_o
 
 Sampler::Sampler(int32_t vocab_size) : is_masked_(static_cast<size_t>(vocab_size)) {
   candidates_.reserve(static_cast<size_t>(vocab_size));
+  probabilities_.reserve(static_cast<size_t>(vocab_size));
+  residual_.reserve(static_cast<size_t>(vocab_size));
 }
 
 bool Sampler::before(const Candidate& a, const Candidate& b) {

@@ -28,11 +28,13 @@ const SchedulerOptions& checked(const SchedulerOptions& options) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerOptions& options)
+Scheduler::Scheduler(const SchedulerOptions& options, draft::Drafter* drafter)
     : options_(checked(options)),
       max_stream_rows_(rows_of_one_stream(options)),
       book_(options),
       sampler_(options.vocab_size),
+      shaper_(options.vocab_size, options.capacity.slots),
+      drafter_(drafter),
       pacer_(options.prefill_slice_ms, options.fill_share, options.capacity.max_rows),
       streams_(static_cast<size_t>(options.capacity.slots)),
       need_(options.page_groups) {
@@ -51,12 +53,16 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   step_.positions.reserve(rows);
   step_.segments.reserve(slots);
   step_.page_tables.reserve(slots * entries);
-  step_.logit_rows.reserve(slots);
+  step_.logit_rows.reserve(static_cast<size_t>(options.capacity.max_logit_rows));
   step_.head_slots.reserve(slots);
   sampled_.reserve(slots);
   ran_.reserve(slots);
   fills_.reserve(slots);
   filling_.reserve(slots);
+  views_.reserve(slots);
+  wishes_.reserve(slots);
+  wishing_.reserve(slots);
+  takes_.reserve(slots);
 }
 
 std::unique_ptr<Job> Scheduler::make_job(Request request, Engine::Sink sink, Time now) const {
@@ -133,6 +139,7 @@ void Scheduler::finish(Job& job, FinishReason reason, Time now, int32_t stop_tok
   event.stop_token = stop_token;
   event.error = error;
   event.timings.queue_ms = milliseconds((job.was_admitted ? job.admitted : now) - job.submitted);
+  event.drafts = job.drafts;
   if (job.was_admitted) event.timings.prefill_ms = milliseconds((has_token ? job.first_token : now) - job.admitted);
   if (has_token) event.timings.decode_ms = milliseconds(now - job.first_token);
   job.ended = true;

@@ -3,7 +3,9 @@
 //
 //   schedule(now) -> run the step -> complete(logits, now) -> schedule(now) …
 //
-// Every row has one arithmetic (design.md 1), so no decision made here changes a token.
+// A stream's rows in a step are its pending token and, behind it, drafts (spec/speculation.md 3). Commit is "set
+// length": the rows whose tokens turned out right stay, and the next step runs over the others. Every row has one
+// arithmetic (design.md 1), so no decision made here changes a token.
 #pragma once
 
 #include <atomic>
@@ -14,7 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "draft/drafter.h"
+#include "draft/policy.h"
 #include "engine/engine.h"
+#include "engine/logit_shaper.h"
 #include "engine/page_book.h"
 #include "engine/prefill_pacer.h"
 #include "engine/sampler.h"
@@ -27,8 +32,9 @@ namespace tandem::engine {
 
 class Scheduler {
  public:
-  // Everything that a round needs is allocated here. Throws Error(usage) naming a setting out of its range.
-  explicit Scheduler(const SchedulerOptions& options);
+  // Everything that a round needs is allocated here. `drafter`: null, or what makes drafts; it must outlive the
+  // scheduler and is called from complete() and schedule(). Throws Error(usage) naming a setting out of its range.
+  explicit Scheduler(const SchedulerOptions& options, draft::Drafter* drafter = nullptr);
 
   // A request as a job: checked, stop ids sorted, max_tokens cut to the room left. Throws Error(usage) naming the field
   // of a request that can never run. Reads the options only: any thread may call it.
@@ -45,7 +51,8 @@ class Scheduler {
 
   // The next step; null: nothing to do until a request comes. Must be followed by complete() or fail().
   const forward::Step* schedule(Time now);
-  // The step was run: `logits` is [logit_rows + head_slots, vocab_size].
+  // The step was run: `logits` is [logit_rows + head_slots, vocab_size]. Tokens are delivered; then the drafter is
+  // told, which may run the model.
   void complete(std::span<const float> logits, Time now);
   // Ends every request: with `error` after a failed step (nothing may be scheduled afterwards), with `cancelled` at a
   // stop.
@@ -79,6 +86,7 @@ class Scheduler {
   Admission look_up(const Job& job, int64_t limit) const;
   bool has_room_for(const Job& job, const cache::Match& match);
   void start_stream(Stream& stream, std::unique_ptr<Job> job, const Admission& admission, Time now);
+  int64_t shared_pages(int64_t length) const;
   void resume(Stream& stream, const cache::Match& match);
   Stream* free_stream();
 
@@ -93,18 +101,34 @@ class Scheduler {
   // scheduler_step.cc
   void unpin();
   bool build_rows(Time now);
-  void add_segment(Stream& stream, int64_t rows);
+  void add_segment(Stream& stream, int64_t rows, int32_t drafts);
+  int64_t context_from(const Stream& stream, int64_t rows) const;
   void add_decode_rows();
+  void choose_depths();
+  int32_t usable_drafts(const Stream& stream) const;
   void add_prompt_rows(Time now);
   void add_head_slots();
 
   // scheduler_delivery.cc
-  void deliver(Stream& stream, std::span<const float> logits, Time now);
+  void verify(Stream& stream, std::span<const float> logits, Time now);
+  RatioChoice choose(const Stream& stream, std::span<const float> logits, int32_t draft);
+  AllowedTokens allowed_at(const Job& job, int64_t position) const;
+  void deliver(Stream& stream, int32_t token, std::span<const float> logits, bool begins_step, Time now);
+
+  // scheduler_drafts.cc
+  class Picker;
+  draft::Choice choice_of(const Job& job) const;
+  int32_t room_for_drafts(Stream& stream);
+  draft::StreamView view_of(Stream& stream, bool ran);
+  void propose();
+  void check_proposal(Stream& stream);
 
   const SchedulerOptions options_;
   const int64_t max_stream_rows_;  // rows that one stream can have alone
   PageBook book_;
   Sampler sampler_;
+  LogitShaper shaper_;
+  draft::Drafter* const drafter_;
   PrefillPacer pacer_;
 
   std::deque<std::unique_ptr<Job>> queue_;  // in the order of their numbers: what was given back is older than the rest
@@ -117,16 +141,23 @@ class Scheduler {
 
   // The step that runs.
   forward::Step step_;
-  std::vector<Stream*> sampled_;  // streams of the logits' rows, in their order
+  std::vector<Stream*> sampled_;  // streams of the logits' rows, in their order; each has 1 + tried of them
   struct Running {
     Stream* stream;
-    int64_t rows;
+    int64_t rows;  // the certain ones
   };
   std::vector<Running> ran_;
   std::vector<Fill> fills_;
   std::vector<Stream*> filling_;  // of fills_
   PageBook::Need need_;
   PrefillPacer::Measured measured_;
+
+  // Scratch of drafting.
+  std::vector<draft::StreamView> views_;
+  std::vector<draft::Wish> wishes_;
+  std::vector<Stream*> wishing_;
+  std::vector<int32_t> takes_;
+  TokenLogprobs logprobs_;
 
   std::atomic<int64_t> running_{0}, waiting_{0};
   Status counts_;  // counters since the start

@@ -79,7 +79,7 @@ Scheduler::Admission Scheduler::look_up(const Job& job, int64_t limit) const {
 // decodes. A state that would be resumed is no room.
 bool Scheduler::has_room_for(const Job& job, const cache::Match& match) {
   need_.clear();
-  const int64_t first = match.record >= 0 ? match.length / book_.page_rows() : 0;
+  const int64_t first = match.record >= 0 ? shared_pages(match.length) : 0;
   const int64_t end = book_.entries_of(std::ssize(job.ids) + 1);
   for (int64_t entry = first; entry < end; ++entry) need_.add_entry(entry);
   for (const Stream& stream : streams_) {
@@ -108,6 +108,10 @@ void Scheduler::start_stream(Stream& stream, std::unique_ptr<Job> taken, const A
   }
   stream.fork = match.departs ? fork_point(options_.keep, stream.length, match.common) : 0;
   find_next_keep(stream);
+  stream.proposal.clear();
+  stream.tried = 0;
+  shaper_.start(stream.slot, job.request.sampling, job.ids, job.prompt);
+  if (drafter_ != nullptr) drafter_->start(stream.slot, job.ids, stream.length);
   --waiting_;
   change_phase(stream, Stream::Phase::filling);
   counts_.cached_tokens += stream.length;
@@ -127,12 +131,18 @@ void Scheduler::start_stream(Stream& stream, std::unique_ptr<Job> taken, const A
   send(job, event);
 }
 
-// Full pages are shared; the partial last one is copied, because the stream will write behind the state's rows.
+// Full pages are shared; the partial last one is copied, because the stream will write behind the state's rows. The MTP
+// layer's last row is run again, because it depends on the token behind it: with that layer the page of the last row is
+// copied even if it is full.
+int64_t Scheduler::shared_pages(int64_t length) const {
+  return (options_.draft.has_mtp ? length - 1 : length) / book_.page_rows();
+}
+
 void Scheduler::resume(Stream& stream, const cache::Match& match) {
   book_.pin_for_step(match.record);
   book_.index().touch(match.record, match.departs && match.common == match.length);
   const auto table = book_.index().page_table(match.record);
-  const int64_t full = match.length / book_.page_rows(), rest = match.length % book_.page_rows();
+  const int64_t full = shared_pages(match.length), rest = match.length - full * book_.page_rows();
   for (int64_t entry = 0; entry < full; ++entry) {
     book_.share(entry, table[static_cast<size_t>(entry)]);
     stream.page_table.push_back(table[static_cast<size_t>(entry)]);

@@ -4,41 +4,109 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "engine/logprobs.h"
 #include "engine/scheduler.h"
 
 namespace tandem::engine {
 
 void Scheduler::complete(std::span<const float> logits, Time now) {
   const auto width = static_cast<size_t>(options_.vocab_size);
-  if (logits.size() != sampled_.size() * width)
+  size_t rows = 0;
+  for (const Stream* stream : sampled_) rows += 1 + static_cast<size_t>(stream->tried);
+  if (logits.size() != rows * width)
     throw Error(ErrorCode::internal, "step", fmt::format("{} logits", logits.size()),
-                fmt::format("{} rows of {}", sampled_.size(), width));
+                fmt::format("{} rows of {}", rows, width));
   ++counts_.steps;
   counts_.step_rows += measured_.rows;
   measured_.ended = now;
   pacer_.step_done(measured_);
   unpin();
   for (const Running& ran : ran_) ran.stream->length += ran.rows;
-  for (size_t i = 0; i < sampled_.size(); ++i) deliver(*sampled_[i], logits.subspan(i * width, width), now);
+  for (Stream* stream : sampled_) {
+    const size_t own = (1 + static_cast<size_t>(stream->tried)) * width;
+    verify(*stream, logits.first(own), now);
+    logits = logits.subspan(own);
+  }
+  propose();
 }
 
-void Scheduler::deliver(Stream& stream, std::span<const float> logits, Time now) {
+// Row by row (spec/speculation.md 3.2): each row's token is the one that the reply has at its place, whatever the
+// drafts are; a row is of use only if the row before it chose the draft that it ran.
+void Scheduler::verify(Stream& stream, std::span<const float> logits, Time now) {
   Job& job = *stream.job;
-  const auto& stops = job.request.stop_token_ids;
+  const auto width = static_cast<size_t>(options_.vocab_size);
+  const bool had_pending = stream.phase == Stream::Phase::decoding;
+  if (had_pending) {
+    job.drafts.begin_step(stream.tried);
+    counts_.drafts.begin_step(stream.tried);
+  }
+  int32_t right = 0;
+  for (int32_t row = 0; stream.is_running(); ++row) {
+    const auto row_logits = logits.subspan(static_cast<size_t>(row) * width, width);
+    const RatioChoice choice = choose(stream, row_logits, row < stream.tried ? row : -1);
+    if (had_pending) {
+      job.drafts.add_token(row, choice.accepted);
+      counts_.drafts.add_token(row, choice.accepted);
+    }
+    deliver(stream, choice.token, row_logits, row == 0, now);
+    if (!choice.accepted) break;
+    ++right;
+    if (stream.is_running()) ++stream.length;  // the draft's own row is the row of the token that was just chosen
+  }
+  if (drafter_ != nullptr && stream.tried > 0) drafter_->verified(stream.slot, stream.proposal, stream.tried, right);
+}
+
+AllowedTokens Scheduler::allowed_at(const Job& job, int64_t position) const {
   AllowedTokens allowed;
   allowed.size = options_.sampled_tokens;
-  if (job.emitted < job.request.min_tokens) allowed.masked = stops;
-  // The last row run stands at length − 1, so its logits choose the token of position `length`.
-  const int32_t token = sampler_.select(logits, job.request.sampling, stream.length, allowed);
+  if (position - job.prompt < job.request.min_tokens) allowed.masked = job.request.stop_token_ids;
+  return allowed;
+}
+
+// The last row that is certain stands at length − 1, so this row chooses the token of position `length`. `draft`: place
+// of the draft that stands there, −1: none.
+RatioChoice Scheduler::choose(const Stream& stream, std::span<const float> logits, int32_t draft) {
+  const Job& job = *stream.job;
+  const SamplingParams& params = job.request.sampling;
+  const AllowedTokens allowed = allowed_at(job, stream.length);
+  const auto shaped = shaper_.shape(stream.slot, logits, params, job.request.rule.get());
+  if (draft < 0) return {sampler_.select(shaped, params, stream.length, allowed), false};
+  const auto place = static_cast<size_t>(draft);
+  const int32_t token = stream.proposal.tokens[place];
+  if (options_.draft.verify == DraftVerify::ratio)
+    return sampler_.verify_ratio(shaped, params, stream.length, allowed, token, stream.proposal.drawn_from[place]);
+  const int32_t selected = sampler_.select(shaped, params, stream.length, allowed);
+  return {selected, selected == token};
+}
+
+void Scheduler::deliver(Stream& stream, int32_t token, std::span<const float> logits, bool begins_step, Time now) {
+  Job& job = *stream.job;
+  const auto& stops = job.request.stop_token_ids;
   if (job.emitted == 0) job.first_token = now;
   ++job.emitted;
   ++counts_.generated_tokens;
   if (std::binary_search(stops.begin(), stops.end(), token)) return finish(stream, FinishReason::stop, now, token);
   job.ids.push_back(token);
   change_phase(stream, Stream::Phase::decoding);
+  shaper_.accept(stream.slot, token);
+  bool ends = false;
+  try {
+    if (job.request.rule != nullptr) job.request.rule->accept(token);
+    ends = job.request.ends_after && job.request.ends_after(token);
+  } catch (const std::exception& e) {
+    log(LogLevel::error, "request {}: its rule threw: {}", job.request.id, e.what());
+    return finish(stream, FinishReason::error, now, -1, fmt::format("the request's rule failed: {}", e.what()));
+  }
   Event event;
   event.token = token;
+  event.begins_step = begins_step;
+  if (job.request.logprobs >= 0) {
+    report_logprobs(logits, token, job.request.logprobs, logprobs_);
+    event.logprobs = &logprobs_;
+  }
   send(job, event);
+  if (ends) return finish(stream, FinishReason::stop, now);
   if (job.emitted >= job.request.max_tokens) finish(stream, FinishReason::length, now);
 }
 
@@ -84,7 +152,7 @@ void Scheduler::describe(Snapshot& snapshot, Time now) const {
   snapshot.page_copies = std::ssize(step_.page_copies);
   snapshot.segments = std::ssize(step_.segments);
   snapshot.rows = std::ssize(step_.tokens);
-  snapshot.logits = std::ssize(sampled_);
+  snapshot.logits = std::ssize(step_.logit_rows) + std::ssize(step_.head_slots);
 }
 
 std::string Snapshot::text() const {

@@ -14,8 +14,9 @@ class SteppedScheduler {
  public:
   explicit SteppedScheduler(const FakeModelOptions& model_options, int32_t chunk = 8, int64_t max_model_len = 1000)
       : SteppedScheduler(model_options, options_for(model_options, chunk, max_model_len)) {}
-  SteppedScheduler(const FakeModelOptions& model_options, const SchedulerOptions& options)
-      : model(model_options), scheduler(options) {}
+  SteppedScheduler(const FakeModelOptions& model_options, const SchedulerOptions& options,
+                   draft::Drafter* drafter = nullptr)
+      : model(model_options), scheduler(options, drafter) {}
 
   FakeModel model;
   Scheduler scheduler;

@@ -46,31 +46,83 @@ bool Scheduler::build_rows(Time now) {
   }
 }
 
-void Scheduler::add_segment(Stream& stream, int64_t rows) {
+// The rows of a prompt that DFlash2 can still see from the point at which its ring must be complete next: where the
+// state is kept, or the prompt's end.
+int64_t Scheduler::context_from(const Stream& stream, int64_t rows) const {
+  const int64_t point = stream.next_keep.length != 0 ? stream.next_keep.length : stream.fill_end;
+  const int64_t from = point - options_.draft.context_rows;
+  return std::clamp(from, stream.length, stream.length + rows);
+}
+
+// `rows` that are kept, and drafts behind them.
+void Scheduler::add_segment(Stream& stream, int64_t rows, int32_t drafts) {
   const auto first_row = static_cast<int32_t>(step_.tokens.size());
-  const auto pages = static_cast<int32_t>(book_.entries_of(stream.length + rows));
+  const auto pages = static_cast<int32_t>(book_.entries_of(stream.length + rows + drafts));
   step_.segments.push_back({.slot = stream.slot,
                             .page_table = static_cast<int32_t>(step_.page_tables.size()),
                             .pages = pages,
                             .first_row = first_row,
-                            .rows = static_cast<int32_t>(rows),
+                            .rows = static_cast<int32_t>(rows) + drafts,
                             .certain_rows = static_cast<int32_t>(rows),
-                            .position = stream.length});
+                            .position = stream.length,
+                            .context_from = stream.phase == Stream::Phase::filling ? context_from(stream, rows) : 0});
   const auto& ids = stream.job->ids;
-  for (int64_t position = stream.length; position < stream.length + rows; ++position) {
-    step_.tokens.push_back(ids[static_cast<size_t>(position)]);
-    step_.positions.push_back(position);
+  for (int64_t i = 0; i < rows + drafts; ++i) {
+    step_.tokens.push_back(i < rows ? ids[static_cast<size_t>(stream.length + i)]
+                                    : stream.proposal.tokens[static_cast<size_t>(i - rows)]);
+    step_.positions.push_back(stream.length + i);
   }
   step_.page_tables.insert(step_.page_tables.end(), stream.page_table.begin(), stream.page_table.begin() + pages);
   ran_.push_back({&stream, rows});
+  stream.tried = drafts;
   if (stream.length + rows < std::ssize(ids)) return;
-  step_.logit_rows.push_back(first_row + static_cast<int32_t>(rows) - 1);
+  for (int32_t i = -1; i < drafts; ++i) step_.logit_rows.push_back(first_row + static_cast<int32_t>(rows) + i);
   sampled_.push_back(&stream);
 }
 
-void Scheduler::add_decode_rows() {
+// Drafts that a step could use: no row past the reply's end is run, and every row has a page.
+int32_t Scheduler::usable_drafts(const Stream& stream) const {
+  const Job& job = *stream.job;
+  const int64_t room = job.request.max_tokens - job.emitted;
+  const int64_t paged = std::ssize(stream.page_table) * book_.page_rows() - stream.length;
+  const int64_t usable = std::min<int64_t>({stream.proposal.count, room - 1, paged - 1});
+  const auto count = static_cast<int32_t>(std::max<int64_t>(0, usable));
+  if (count == 0 || job.request.rule == nullptr) return count;
+  return std::min(
+      count, job.request.rule->allowed_drafts(std::span(stream.proposal.tokens).first(static_cast<size_t>(count))));
+}
+
+// stream.tried of every stream that decodes. Prompts keep half of a step's rows, and a logit row for each of them.
+void Scheduler::choose_depths() {
+  wishes_.clear();
+  wishing_.clear();
+  int64_t decoding = 0, others = 0;
   for (Stream* stream : by_age_) {
-    if (stream->phase == Stream::Phase::decoding && !stream->waits) add_segment(*stream, 1);
+    const bool decodes = stream->phase == Stream::Phase::decoding && !stream->waits;
+    decoding += decodes ? 1 : 0;
+    others += decodes ? 0 : 1;
+    stream->tried = 0;
+    if (!decodes) continue;
+    const int32_t usable = usable_drafts(*stream);
+    if (usable == 0) continue;
+    wishes_.push_back({.proposal = &stream->proposal, .most = usable});
+    wishing_.push_back(stream);
+  }
+  if (wishes_.empty()) return;
+  const forward::Capacity& capacity = options_.capacity;
+  const int64_t rows = others > 0 ? std::max<int64_t>(decoding, capacity.max_rows / 2) : capacity.max_rows;
+  draft::Policy policy = options_.draft.policy;
+  const int64_t most = std::min<int64_t>(rows, capacity.max_logit_rows - others);
+  policy.most_rows = static_cast<int32_t>(policy.most_rows > 0 ? std::min<int64_t>(policy.most_rows, most) : most);
+  takes_.assign(wishes_.size(), 0);
+  draft::allocate(policy, options_.draft.table, wishes_, decoding - std::ssize(wishes_), takes_);
+  for (size_t i = 0; i < wishing_.size(); ++i) wishing_[i]->tried = takes_[i];
+}
+
+void Scheduler::add_decode_rows() {
+  choose_depths();
+  for (Stream* stream : by_age_) {
+    if (stream->phase == Stream::Phase::decoding && !stream->waits) add_segment(*stream, 1, stream->tried);
   }
 }
 
@@ -94,7 +146,7 @@ void Scheduler::add_prompt_rows(Time now) {
   for (size_t i = 0; i < fills_.size(); ++i) {
     if (fills_[i].granted == 0) continue;
     measured_.on_credit = measured_.on_credit || (others_decode && fills_[i].remaining > slice);
-    add_segment(*filling_[i], fills_[i].granted);
+    add_segment(*filling_[i], fills_[i].granted, 0);
   }
   measured_.rows = std::ssize(step_.tokens);
   measured_.prompt_rows = measured_.rows - decode_rows;
@@ -105,6 +157,7 @@ void Scheduler::add_head_slots() {
   for (Stream* stream : by_age_) {
     if (stream->phase != Stream::Phase::filling || stream->length < stream->fill_end) continue;
     step_.head_slots.push_back(stream->slot);
+    stream->tried = 0;
     sampled_.push_back(stream);
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/fake_drafter.h"
 #include "engine/scheduler.h"
 #include "engine/simulation_script.h"
 
@@ -39,7 +40,12 @@ struct Witness {
 class Simulation {
  public:
   Simulation(const Script& script, const SpoilStep& spoil, SimulationResult& result)
-      : script_(script), spoil_(spoil), result_(result), scheduler_(script.options), model_(script.model) {
+      : script_(script),
+        spoil_(spoil),
+        result_(result),
+        drafter_([&script](const auto& view, auto& proposal) { script.propose(view, proposal); }),
+        scheduler_(script.options, script.has_drafter ? &drafter_ : nullptr),
+        model_(script.model) {
     witnesses_.resize(script.requests.size());
     for (size_t i = 0; i < witnesses_.size(); ++i) {
       witnesses_[i].scripted = &script.requests[i];
@@ -235,6 +241,9 @@ class Simulation {
     check_all_ended();
     const Status status = scheduler_.status();
     require(status.free_rows + status.reclaimable_rows == status.pool_rows, "pages were lost");
+    result_.drafted = status.drafts.drafted;
+    result_.accepted = status.drafts.accepted;
+    result_.invalid_proposals = status.invalid_proposals;
     result_.preemptions = status.preemptions;
     result_.evictions = status.evictions;
   }
@@ -247,6 +256,7 @@ class Simulation {
   const Script& script_;
   const SpoilStep& spoil_;
   SimulationResult& result_;
+  FakeDrafter drafter_;
   Scheduler scheduler_;
   FakeModel model_;
   std::vector<Witness> witnesses_;

@@ -18,6 +18,7 @@ struct SimulationResult {
   int64_t requests = 0, steps = 0, preemptions = 0, evictions = 0, cached_tokens = 0, refused = 0;
   Time longest_wait{0};  // of the oldest request, between two of its rows
   int64_t head_only_steps = 0, moves_only_steps = 0, cancelled = 0, overdue = 0, failed = 0;
+  int64_t drafted = 0, accepted = 0, invalid_proposals = 0;
 };
 
 // What stands between scheduler and model: a test may spoil steps there, to show that the simulation notices.

@@ -15,7 +15,7 @@ class Dice {
   int64_t between(int64_t low, int64_t high) {  // both included
     return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
   }
-  bool chance(int percent) { return between(1, 100) <= percent; }
+  bool chance(int64_t percent) { return between(1, 100) <= percent; }
   template <typename T>
   const T& one_of(const std::vector<T>& values) {
     return values[static_cast<size_t>(between(0, std::ssize(values) - 1))];
@@ -112,6 +112,41 @@ Time Script::duration_of_step(int64_t step) const {
   return milliseconds(0.1 * std::exp2(static_cast<double>(dice.between(0, 100)) / 10));
 }
 
+// Drafts that are what comes next, or some other token, or, rarely, no token at all.
+void Script::propose(const draft::StreamView& view, draft::Proposal& proposal) const {
+  Dice dice(drafts + view.ids.size() * 31 + static_cast<uint64_t>(view.slot));
+  std::vector<int32_t> history(view.ids.begin(), view.ids.end());
+  proposal.source = dice.chance(30) ? draft::Source::copy : draft::Source::dflash2;
+  proposal.count = static_cast<int32_t>(dice.between(0, draft::most_drafts));
+  for (int32_t i = 0; i < proposal.count; ++i) {
+    const auto place = static_cast<size_t>(i);
+    int32_t token = FakeModel::next(history);
+    if (!dice.chance(right_drafts)) token = static_cast<int32_t>(dice.between(0, FakeModel::vocabulary - 1));
+    proposal.tokens[place] = token;
+    proposal.confidence[place] = static_cast<double>(dice.between(1, 100)) / 100;
+    history.push_back(token);
+  }
+  if (proposal.count > 0 && dice.chance(2)) proposal.tokens[0] = FakeModel::vocabulary;
+}
+
+// Drawn last, so that the stories without drafts stay what they are.
+void draw_drafter(Dice& dice, Script& script) {
+  script.has_drafter = true;
+  script.drafts = static_cast<uint64_t>(dice.between(0, 1 << 30));
+  script.right_drafts = dice.between(0, 4) * 25;
+  script.options.capacity.max_logit_rows += static_cast<int32_t>(dice.between(0, 40));
+  DraftOptions& draft = script.options.draft;
+  draft.choice = draft::Choice::automatic;
+  draft.has_copy = draft.has_dflash2 = true;
+  draft.has_mtp = dice.chance(50);
+  draft.context_rows = dice.between(0, 20);
+  draft.policy.kind = static_cast<draft::Policy::Kind>(dice.between(0, 2));
+  draft.policy.depth = dice.chance(50) ? 0 : static_cast<int32_t>(dice.between(1, draft::most_drafts));
+  for (ScriptedRequest& scripted : script.requests) {
+    if (dice.chance(10)) scripted.request.drafter = draft::Choice::none;
+  }
+}
+
 Script make_script(uint64_t seed) {
   Dice dice(seed);
   Script script;
@@ -128,6 +163,7 @@ Script make_script(uint64_t seed) {
     if (dice.chance(20)) drawn.disconnect = arrival + milliseconds(static_cast<double>(dice.between(0, 400)));
     script.requests.push_back(std::move(drawn));
   }
+  if (dice.chance(60)) draw_drafter(dice, script);
   return script;
 }
 

@@ -35,6 +35,9 @@ TEST(Simulation, EverythingHoldsForEverySeed) {
     sum.cancelled += result.cancelled;
     sum.overdue += result.overdue;
     sum.failed += result.failed;
+    sum.drafted += result.drafted;
+    sum.accepted += result.accepted;
+    sum.invalid_proposals += result.invalid_proposals;
     sum.longest_wait = std::max(sum.longest_wait, result.longest_wait);
   }
   // The stories hold what they are told for.
@@ -48,6 +51,9 @@ TEST(Simulation, EverythingHoldsForEverySeed) {
   EXPECT_GT(sum.cancelled, 500);
   EXPECT_GT(sum.overdue, 500);
   EXPECT_GT(sum.failed, 200);
+  EXPECT_GT(sum.drafted, 100'000);
+  EXPECT_GT(sum.accepted, 20'000);
+  EXPECT_GT(sum.invalid_proposals, 500);
   RecordProperty("longest_wait_ms", std::to_string(sum.longest_wait.count() / 1'000'000));
   RecordProperty("steps", std::to_string(sum.steps));
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "draft/proposal.h"
 #include "engine/engine.h"
 #include "engine/scheduler_options.h"
 
@@ -25,6 +26,7 @@ struct Job {
   bool was_admitted = false;
   bool receiver_failed = false;  // its sink threw: to be cancelled
   bool ended = false;            // `finished` has been sent
+  DraftStats drafts;
 };
 
 struct Stream {
@@ -44,6 +46,8 @@ struct Stream {
   KeepPoint next_keep;              // beyond length; {0}: none
   bool waits = false;               // could not grow this round
   std::vector<int32_t> page_table;  // capacity: the longest table
+  draft::Proposal proposal;         // for the next step
+  int32_t tried = 0;                // drafts of it in the step that runs
 
   bool is_running() const { return phase == Phase::filling || phase == Phase::decoding; }
 };
