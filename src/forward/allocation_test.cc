@@ -74,6 +74,19 @@ TEST_P(Allocation, AStepAllocatesNothing) {
   moves.positions = {20, 21, 22, 23, 24, 25, 26, 27};
   moves.head_slots = {0};
   steps.push_back(moves);
+  if (model.weights.mtp) {
+    Step absorb = single_stream_step(std::span(ids).first(7), 21, 4);
+    absorb.kind = StepKind::mtp_absorb;
+    absorb.segments[0].slot = 1;
+    absorb.page_tables = {5, 6, 7, 8};
+    absorb.logit_rows = {6};
+    steps.push_back(absorb);
+    for (int64_t i = 0; i < 2; ++i) {
+      Step chain = step_of(1, 28 + i, 1);
+      chain.kind = StepKind::mtp_chain;
+      steps.push_back(chain);
+    }
+  }
   for (size_t i = 0; i < steps.size(); ++i) {
     const int64_t before = allocations;
     text.run(steps[i]);
