@@ -13,6 +13,7 @@ struct TimingTable {
   std::vector<double> verify_ms;  // [i]: a step that verifies i + 1 rows; not empty, ascending
   double mtp_ms = 0;              // one draft of the MTP layer after an ordinary round
   double mtp_step_ms = 0;         // each further one
+  double mtp_row_ms = 0;          // each further row that the MTP layer absorbs
   double block_ms = 0;            // a DFlash2 block
   double overhead_ms = 0;         // host work of a round
 
