@@ -68,7 +68,8 @@ std::string name_of(const Piece& piece) {
 }
 
 std::vector<Piece> pieces_of(const CalibrationOptions& options) {
-  if (options.rows < 1) throw Error(ErrorCode::usage, "calibration rows", fmt::format("{}", options.rows), "at least 1");
+  if (options.rows < 1)
+    throw Error(ErrorCode::usage, "calibration rows", fmt::format("{}", options.rows), "at least 1");
   std::vector<Piece> pieces;
   for (int32_t rows = 1; rows <= options.rows; ++rows) pieces.push_back({Piece::Kind::verify, rows});
   if (options.mtp_drafts > 0) pieces.push_back({Piece::Kind::mtp, 1});

@@ -61,19 +61,20 @@ struct Calibration {
   TimingTable table;
   std::vector<Piece> pieces;
   std::vector<CalibrationBatch> batches;
-  int32_t chosen = 0;    // the batch that the table is of
+  int32_t chosen = 0;     // the batch that the table is of
   bool doubtful = false;  // no batch ascended: the table is of the one with the smallest sum of all
 };
 
-// Times everything. `progress`, where given, is told (batch, pass) before each pass. Throws Error(failed_check) for times
-// that are no positive numbers, and what the timer throws.
+// Times everything. `progress`, where given, is told (batch, pass) before each pass. Throws Error(failed_check) for
+// times that are no positive numbers, and what the timer throws.
 Calibration calibrate(PieceTimer& timer, const CalibrationOptions& options,
                       const std::function<void(int32_t, int32_t)>& progress = {});
 
 // Of the batches that ascend the one with the smallest sum of v1 … vR, the first of equals; if none does, of all.
 int32_t choose_batch(const std::vector<CalibrationBatch>& batches);
 
-// v1 as it is; v2 … vR on the line of the median of pairwise slopes and the median intercept, never below what precedes.
+// v1 as it is; v2 … vR on the line of the median of pairwise slopes and the median intercept, never below what
+// precedes.
 std::vector<double> smoothed(const std::vector<double>& verify_ms);
 
 // A name for the table by what it says (8 hexadecimal digits).

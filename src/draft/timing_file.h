@@ -18,8 +18,8 @@ TimingTable parse_timing(std::string_view text, std::string_view key, const std:
 
 // Whole or not at all: the text is written beside the file and renamed. Throws Error(resource).
 void write_timing(const std::filesystem::path& path, const Calibration& calibration, std::string_view key);
-// Throws Error(bad_file) as parse_timing() does, also for a file that is not there; Error(resource) for one that may not
-// be read.
+// Throws Error(bad_file) as parse_timing() does, also for a file that is not there; Error(resource) for one that may
+// not be read.
 TimingTable read_timing(const std::filesystem::path& path, std::string_view key);
 
 }  // namespace tandem::draft
