@@ -115,6 +115,7 @@ class Planner {
     c.max_logit_rows = std::max(c.max_logit_rows, s_.max_num_seqs + s_.max_draft_rows);
     c.kept_states = 0;
     c.cache_type = s_.cache_type;
+    c.mtp = s_.mtp;
     return c;
   }
 

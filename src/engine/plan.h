@@ -25,6 +25,7 @@ struct PlanSettings {
   int64_t kept_states_memory = default_kept_states_memory;  // --kept-states-memory, bytes of a rank; 0: none are kept
   forward::Ranks ranks = {};                                // sizes; Ranks::rank plays no part
   forward::CacheType cache_type = forward::CacheType::f32;  // --kv-cache-dtype
+  bool mtp = true;                   // the MTP layer's caches and scratch, if the model has that layer
   int32_t max_draft_rows = 0;        // drafts that a step verifies at most, over all streams: rows with logits
   int64_t machine_memory = 0;        // bytes that the plan must stay below, weights not counted; 0: not checked
   bool memory_of_each_rank = false;  // machine_memory belongs to each rank (GPUs); else all ranks share it

@@ -2,6 +2,7 @@
 #include "engine/plan_bytes.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "cache/slots.h"
@@ -24,12 +25,14 @@ StateParts parts(const model::Shape& s, int64_t log, int64_t conv, int64_t index
 
 }  // namespace
 
-int64_t cached_layers(const model::Shape& s) {
-  return s.num_hidden_layers - kda_layers(s) + s.num_nextn_predict_layers;
+int64_t cached_layers(const model::Shape& s, bool mtp) {
+  return s.num_hidden_layers - kda_layers(s) + (mtp ? s.num_nextn_predict_layers : 0);
 }
 
 StateParts slot_parts(const model::Shape& s) {
-  return parts(s, cache::ring_rows, cache::ring_rows, cache::ring_rows, cache::ring_rows);
+  StateParts slot = parts(s, cache::ring_rows, cache::ring_rows, cache::ring_rows, cache::ring_rows);
+  if (s.num_nextn_predict_layers > 0) slot.head += 4 * (s.hidden_size + s.max_selected() + cache::max_window + 1);
+  return slot;
 }
 
 StateParts kept_state_parts(const model::Shape& s) {
@@ -49,11 +52,14 @@ PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& r
 
 PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& ranks, int threads,
                               const model::CacheRow& row, const model::DrafterShape* drafter) {
-  const int64_t page = model::page_bytes(cached_layers(shape), row, shape.index_kpool, forward::TextModel::page_rows);
-  return [bytes = text_model_bytes(shape, ranks, threads, drafter), page](forward::Capacity c) {
+  const auto page = [&](bool mtp) {
+    return model::page_bytes(cached_layers(shape, mtp), row, shape.index_kpool, forward::TextModel::page_rows);
+  };
+  const std::array page_bytes{page(false), page(true)};
+  return [bytes = text_model_bytes(shape, ranks, threads, drafter), page_bytes](forward::Capacity c) {
     const int64_t pages = c.pages;
     c.pages = 0;
-    return bytes(c) + pages * page;
+    return bytes(c) + pages * page_bytes[c.mtp ? 1 : 0];
   };
 }
 

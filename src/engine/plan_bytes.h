@@ -17,14 +17,14 @@ struct StateParts {
   int64_t log = 0;    // rows (k, G, δ) of the unfinished block of 16 tokens
   int64_t conv = 0;   // raw rows that the convolutions look back to
   int64_t index = 0;  // raw index keys and gates of the unfinished pool
-  int64_t head = 0;   // post-norm hidden rows
+  int64_t head = 0;   // post-norm hidden rows; of a slot also the row and the selection that MTP steps leave
   int64_t total() const { return kda + log + conv + index + head; }
 };
 StateParts slot_parts(const model::Shape& rank_shape);  // of model::shape_of_rank(), as below
 StateParts kept_state_parts(const model::Shape& rank_shape);
 
-// Layers with token rows: the DSA layers and the MTP layer.
-int64_t cached_layers(const model::Shape& shape);
+// Layers with token rows: the DSA layers and, if it is used, the MTP layer.
+int64_t cached_layers(const model::Shape& shape, bool mtp = true);
 
 // What rank 0, which has the larger half, allocates: TextModel::planned_bytes with page rows of another format where
 // `row` is not the capacity's cache type. `threads`: of the rank. With a DFlash2 drafter its context rows, those of

@@ -79,6 +79,15 @@ TEST(Plan, UnderContextParallelismARankHoldsHalfOfATable) {
   EXPECT_EQ(plan({.kv_cache_memory = 10'999, .ranks = {0, 2, 1}}).max_model_len, 9 * 256);  // replicated
 }
 
+TEST(Plan, WhatDraftersNeed) {
+  EXPECT_TRUE(plan({}).capacity.mtp);
+  EXPECT_FALSE(plan({.mtp = false}).capacity.mtp);
+  EXPECT_EQ(plan({}).capacity.max_logit_rows, 32);
+  EXPECT_EQ(plan({.max_num_seqs = 4, .max_draft_rows = 60}).capacity.max_logit_rows, 64);
+  EXPECT_EQ(plan({.max_num_seqs = 4, .max_draft_rows = 8}).capacity.max_logit_rows, 32);
+  EXPECT_EQ(refusal({.max_draft_rows = -1}).code(), ErrorCode::usage);
+}
+
 TEST(Plan, APoolThatIsTooSmallSaysWhatWouldFit) {
   const Error window = refusal({.kv_cache_memory = 10'999, .max_model_len = 9 * 256 + 1});
   EXPECT_EQ(window.code(), ErrorCode::does_not_fit);

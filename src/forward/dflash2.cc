@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "ops/draft_select/draft_select.h"
 #include "ops/linear/linear.h"
@@ -11,6 +12,16 @@
 #include "ops/rope/rope.h"
 
 namespace tandem::forward {
+namespace {
+
+// The nearest bf16, ties to even. A value that is not finite stays what it is.
+float nearest_bf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return x;
+  return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
+}
+
+}  // namespace
 
 void Dflash2::Work::lay_out(Arena& arena, const model::DrafterShape& s, const Capacity& capacity, int64_t threads) {
   const int64_t step = capacity.max_rows, blocks = capacity.slots * s.block_size,
@@ -95,7 +106,7 @@ void Dflash2::tap(int64_t layer, int64_t streams_of_row, const float* streams) {
     for (int64_t d = 0; d < hidden; ++d) {
       float sum = from[d];
       for (int64_t n = 1; n < streams_of_row; ++n) sum += from[n * hidden + d];
-      to[d] = sum / static_cast<float>(streams_of_row);
+      to[d] = nearest_bf16(sum / static_cast<float>(streams_of_row));
     }
   });
 }
