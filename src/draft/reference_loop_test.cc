@@ -230,15 +230,14 @@ TEST(ReferenceLoop, MtpYieldsWhatTheReferenceYields) {
 }
 
 TEST(ReferenceLoop, DFlash2YieldsWhatTheReferenceYields) {
-  int64_t equal = 0;
-  const std::vector<Stream> streams = Loop(Choice::dflash2).run(short_chats());
-  for (const Stream& stream : streams) {
+  int different = 0;
+  for (const Stream& stream : Loop(Choice::dflash2).run(short_chats())) {
+    if (stream.tokens_per_step == stream.chat.dflash2) continue;
+    ++different;
     // Taps are rounded to bf16, and sums in another order may round to the next one: so far apart two scores are a tie.
-    if (stream.gap < 0.02) continue;
-    EXPECT_EQ(stream.tokens_per_step, stream.chat.dflash2) << "gap " << stream.gap;
-    ++equal;
+    EXPECT_LT(stream.gap, 0.02);
   }
-  EXPECT_GE(equal, std::ssize(streams) - 2);
+  EXPECT_LE(different, 1);
 }
 
 }  // namespace
