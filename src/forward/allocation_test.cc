@@ -5,6 +5,7 @@
 #include <new>
 
 #include "device/threads.h"
+#include "forward/dflash2_test_streams.h"
 #include "forward/test_models.h"
 #include "forward/text_model.h"
 
@@ -93,6 +94,26 @@ TEST_P(Allocation, AStepAllocatesNothing) {
     EXPECT_EQ(allocations - before, 0) << "step " << i;
   }
   EXPECT_GT(allocations, 0);  // they are counted: the model was made
+}
+
+TEST(AllocationOfDrafts, TextStepsWithADrafterAndBlocksAllocateNothing) {
+  for (const CacheType type : {CacheType::f32, CacheType::bf16}) {
+    DraftedNano nano(nano_drafter().shape, 2, type);
+    const std::span<const int32_t> ids(long_chat());
+    const std::vector<Rows> prompts = {{0, ids.first(100), 0, 0, 0}, {1, ids.subspan(100, 60), 0, 0, 30}};
+    const std::vector<Rows> windows = {{0, ids.subspan(100, 8), 100, 7, 0}, {1, ids.subspan(160, 16), 60, 15, 0}};
+    const std::vector<Anchor> anchors = {{0, 7, 103}, {1, 8, 70}};
+    Step moves;
+    moves.keeps = {{0, 0, 103}, {1, 1, 70}};
+    moves.restores = {{0, 1, 70}};
+    const std::vector<Step> steps = {text_step(prompts, DraftedNano::pages), text_step(windows, DraftedNano::pages),
+                                     block_step(anchors), moves, block_step(std::span(anchors).last(1))};
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const int64_t before = allocations;
+      nano.text().run(steps[i]);
+      EXPECT_EQ(allocations - before, 0) << "step " << i;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Allocation, ::testing::Values("tinyA", "nano"));
