@@ -2,8 +2,8 @@
 // streams in every text step, and blocks of drafts from them in dflash2 steps.
 //
 // Floor of a block pass. Bytes: every weight once, whatever the number of blocks, but of the codebooks only the rows of
-// candidates, fc not at all, and the target's head once: 2·(parameters − fc − codebooks) + head, 1.85 GB + 1.27 GB for
-// the published drafter in bf16, 2.7 MB + 1.0 MB for nano's; and the context in the window, layers·(W − 1)·2·key width
+// candidates, fc not at all, and the target's head once: 2·(parameters − fc − codebooks) + head, 2.02 GB + 1.27 GB for
+// the published drafter in bf16, 5.9 MB + 1.0 MB for nano's; and the context in the window, layers·(W − 1)·2·key width
 // values a stream (42 MB published, bf16). Multiply-adds: that many weights for each of block_size rows, the head and
 // the selector for one row less, attention 2·query width·(W − 1 + block_size) a row and layer. A context row reads fc
 // and the K and V projections: 125.8 M weights published, once for all rows of a step. On a CPU at one stream the block
