@@ -422,22 +422,25 @@ TEST(ModelDrafter, AllStreamsShareTheSteps) {
 }
 
 TEST(ModelDrafter, RowsWhoseHiddenIsGoneAreSkippedAndCounted) {
-  // Resumed at 100 rows, and the next step has more rows than the ring: row 99's hidden is overwritten.
-  const ModelDrafterOptions options = options_of(true, false);
-  FakeDraftModel model(options);
-  ModelDrafter drafter(model, options);
-  FakePicker picker;
-  TestStream& stream = model.streams[0];
-  stream.ids.assign(160, 1);
-  for (int32_t page = 1; page < 50; ++page) stream.page_table.push_back(page);
-  drafter.start(0, stream.ids, 100);
-  stream.absorbed = stream.step_first = 100;
-  stream.length = stream.step_end = stream.ring_end = 150;
-  stream.ran = true;
-  const StreamView view = stream.view(0);
-  drafter.propose({&view, 1}, picker);
-  EXPECT_EQ(drafter.skipped_rows(), 1);
-  EXPECT_EQ(stream.absorbed, 150);
+  // Resumed at 100 rows: after 31 more row 99's hidden is still in the ring of 32, after 32 it is not.
+  for (const int64_t rows : {31, 32, 50}) {
+    const ModelDrafterOptions options = options_of(true, false);
+    FakeDraftModel model(options);
+    ModelDrafter drafter(model, options);
+    FakePicker picker;
+    TestStream& stream = model.streams[0];
+    stream.ids.assign(160, 1);
+    for (int32_t page = 1; page < 50; ++page) stream.page_table.push_back(page);
+    drafter.start(0, stream.ids, 100);
+    stream.absorbed = rows == 31 ? 99 : 100;
+    stream.step_first = 100;
+    stream.length = stream.step_end = stream.ring_end = 100 + rows;
+    stream.ran = true;
+    const StreamView view = stream.view(0);
+    drafter.propose({&view, 1}, picker);
+    EXPECT_EQ(drafter.skipped_rows(), rows == 31 ? 0 : 1);
+    EXPECT_EQ(stream.absorbed, 100 + rows);
+  }
 }
 
 }  // namespace
