@@ -98,7 +98,7 @@ void Dflash2::begin_text(const Step& step) {
 
 void Dflash2::tap(int64_t layer, int64_t streams_of_row, const float* streams) {
   const auto found = std::find(s_.target_layer_ids.begin(), s_.target_layer_ids.end(), layer);
-  if (found == s_.target_layer_ids.end()) return;
+  if (found == s_.target_layer_ids.end() || context_rows_.empty()) return;
   const int64_t hidden = s_.hidden_size, column = (found - s_.target_layer_ids.begin()) * hidden;
   threads_.run(std::ssize(context_rows_), [&](int64_t i) {
     const float* from = streams + context_rows_[static_cast<size_t>(i)].row * streams_of_row * hidden;
