@@ -1,6 +1,8 @@
 // Every field of D.2 that is read, its checks and defaults, and every field that is refused.
 #include "api/chat_request.h"
 
+#include <fmt/core.h>
+
 #include <functional>
 
 #include "api/errors.h"
@@ -21,7 +23,7 @@ ServedModel served() {
 }
 
 ChatRequest parse(const std::string& fields) {
-  return parse_chat_request(JsonBody::parse("{" + fields + "}"), served());
+  return parse_chat_request(JsonBody::parse(fmt::format("{{{}}}", fields)), served());
 }
 
 std::string refusal(const std::string& fields) {
@@ -37,14 +39,14 @@ std::string refusal(const std::string& fields) {
 
 void expect_refused(const std::string& fields, const std::string& param) {
   const std::string body = refusal(fields);
-  EXPECT_NE(body.find("\"param\":\"" + param + "\""), std::string::npos) << fields << ": " << body;
+  EXPECT_NE(body.find(fmt::format(R"("param":"{}")", param)), std::string::npos) << fields << ": " << body;
   EXPECT_NE(body.find("\"type\":\"invalid_request_error\""), std::string::npos) << body;
 }
 
 void expect_not_supported(const std::string& fields, const std::string& param) {
   const std::string body = refusal(fields);
   EXPECT_NE(body.find("not supported yet"), std::string::npos) << fields << ": " << body;
-  EXPECT_NE(body.find("\"param\":\"" + param + "\",\"code\":\"unsupported_parameter\""), std::string::npos)
+  EXPECT_NE(body.find(fmt::format(R"("param":"{}","code":"unsupported_parameter")", param)), std::string::npos)
       << fields << ": " << body;
 }
 
@@ -158,15 +160,15 @@ TEST(ChatRequest, Ranges) {
 
 TEST(ChatRequest, UpTo64StopStrings) {
   std::string list = R"("0")";
-  for (int i = 1; i < 64; ++i) list += ",\"" + std::to_string(i) + "\"";
-  EXPECT_EQ(parse("\"stop\":[" + list + "]").stop.size(), 64u);
-  expect_refused("\"stop\":[" + list + ",\"64\"]", "stop");
+  for (int i = 1; i < 64; ++i) list += fmt::format(R"(,"{}")", i);
+  EXPECT_EQ(parse(fmt::format(R"("stop":[{}])", list)).stop.size(), 64u);
+  expect_refused(fmt::format(R"("stop":[{},"64"])", list), "stop");
 }
 
 TEST(ChatRequest, WhatIsKeptOrRepeatedIsBounded) {
-  expect_refused("\"stop\":[\"" + std::string(65537, 'x') + "\"]", "stop");
-  EXPECT_EQ(parse("\"stop\":[\"" + std::string(65536, 'x') + "\"]").stop.size(), 1u);
-  expect_refused("\"model\":\"" + std::string(257, 'x') + "\"", "model");
+  expect_refused(fmt::format(R"("stop":["{:x>65537}"])", ""), "stop");
+  EXPECT_EQ(parse(fmt::format(R"("stop":["{:x>65536}"])", "")).stop.size(), 1u);
+  expect_refused(fmt::format(R"("model":"{:x>257}")", ""), "model");
   EXPECT_EQ(parse(R"("stop_token_ids":[9,3,9,3,3])").stop_token_ids, (std::vector<int32_t>{3, 9}));
 }
 
@@ -213,7 +215,7 @@ TEST(ChatRequest, RefusesWhatWouldChangeTheReply) {
       {"mirostat", "2"},
       {"typical_p", "0.9"},
   };
-  for (const auto& [name, value] : cases) expect_not_supported("\"" + name + "\":" + value, name);
+  for (const auto& [name, value] : cases) expect_not_supported(fmt::format(R"("{}":{})", name, value), name);
   expect_not_supported(R"("reasoning":{"max_tokens":5})", "reasoning.max_tokens");
 }
 
