@@ -3,31 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "engine/scheduler_options.h"
+#include "mix_drafting.h"
 
 namespace tandem::parity {
-
-// Numbers from a seed; the same on every standard library.
-class Random {
- public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-  int64_t below(int64_t n) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(n)); }
-  int64_t between(int64_t first, int64_t last) { return first + below(last - first + 1); }
-  bool chance(int percent) { return below(100) < percent; }
-  uint64_t bits() { return engine_(); }
-  template <typename T>
-  const T& of(const std::vector<T>& values) {
-    return values[static_cast<size_t>(below(std::ssize(values)))];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 // How the prompt of a request is made. `source`: an earlier request of the mix, −1 for none.
 struct PromptRecipe {
@@ -50,6 +34,9 @@ struct MixRequest {
   int64_t arrival = 0;               // step before which it arrives
   int64_t cancel_at = -1;            // step before which its client goes; −1: it stays
   int64_t cancel_after_tokens = -1;  // or after this many tokens
+  int32_t ends_modulus = 0;          // above 0: the reply ends after a token that it divides, as after a stop string
+  int32_t rule_modulus = 0;          // above 0: a rule forbids tokens by this and the token before them
+  bool rule_looks_ahead = false;     // the rule says how many drafts it allows
 };
 
 // How the model and the engine are cut.
@@ -58,23 +45,30 @@ struct MixMachine {
   engine::SchedulerOptions options;  // vocab_size and so on come from the model
   int64_t step_ms_a_row = 1;         // of the virtual clock
   bool through_bytes = false;        // steps go through write_step and read_step
+  int64_t longest_stream = 0;        // rows; 0: what the pool has
 };
 
 struct Mix {
   uint64_t seed = 0;
   std::string model;  // tinyA, tinyB or nano
   MixMachine machine;
+  MixDrafting drafting;
   std::vector<MixRequest> requests;
 };
 
 // What a mix needs to know of the model.
 struct ModelFacts {
   int32_t vocab_size = 0, index_kpool = 0;
+  bool has_mtp = false;
+  std::vector<int32_t> text = {};  // that the model knows how to go on with; may be empty
 };
 
-// Mix `seed`: every tenth runs on nano, every tenth on tinyB, the others on tinyA.
+// Mix `seed`: three of twenty run on nano, two on tinyB, the others on tinyA.
 std::string model_of_mix(uint64_t seed);
 Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts);
+
+// The request's rule, afresh; null: it has none.
+std::shared_ptr<engine::TokenRule> make_rule(const MixRequest& request, int32_t vocab_size);
 
 // The prompt of request `i` when the prompts and solo replies of the earlier ones are known.
 std::vector<int32_t> resolve_prompt(const Mix& mix, size_t i, const std::vector<std::vector<int32_t>>& prompts,

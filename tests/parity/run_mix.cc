@@ -4,11 +4,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "base/error.h"
+#include "draft/model_drafter.h"
 #include "engine/scheduler.h"
 #include "forward/text_model.h"
+#include "random_drafter.h"
 
 namespace tandem::parity {
 namespace {
@@ -20,19 +23,27 @@ using engine::Time;
 
 constexpr int64_t most_steps = 200'000;  // a mix that needs more hangs
 
-// Steps that go through bytes before they are run, as they do to other ranks.
+// Steps that go through bytes before they are run, as they do to other ranks. `spoil`: the first draft of each window
+// is run as another token.
 class ThroughBytes : public engine::StepRunner {
  public:
-  explicit ThroughBytes(engine::StepRunner& model) : model_(model) {}
+  ThroughBytes(engine::StepRunner& model, bool spoil) : model_(model), spoil_(spoil) {}
   void run(const forward::Step& step) override {
     forward::write_step(step, bytes_);
     forward::read_step(bytes_, read_);
+    for (const forward::Segment& segment : read_.segments) {
+      if (!spoil_ || segment.certain_rows == segment.rows) continue;
+      int32_t& token = read_.tokens[static_cast<size_t>(segment.first_row + segment.certain_rows)];
+      token = token == 0 ? 1 : token - 1;
+    }
     model_.run(read_);
   }
   std::span<const float> logits() const override { return model_.logits(); }
+  forward::DraftLattices lattices() const override { return model_.lattices(); }
 
  private:
   engine::StepRunner& model_;
+  bool spoil_;
   std::vector<std::byte> bytes_;
   forward::Step read_;
 };
@@ -42,6 +53,8 @@ struct Heard {
   std::optional<uint64_t> number;  // none: refused
   std::string refusal;
   std::vector<int32_t> ids;
+  std::vector<float> logprobs;  // of each token: the chosen one, then (id, value) of the best
+  engine::DraftStats drafts;
   int32_t stop_token = -1;
   FinishReason reason = FinishReason::stop;
   int admitted = 0, finished = 0;
@@ -51,8 +64,9 @@ struct Heard {
 
 class Conversation {
  public:
-  Conversation(const engine::SchedulerOptions& options, engine::StepRunner& model, int64_t ms_a_row)
-      : scheduler_(options), model_(model), ms_a_row_(ms_a_row) {}
+  Conversation(const engine::SchedulerOptions& options, engine::StepRunner& model, int64_t ms_a_row,
+               draft::Drafter* drafter = nullptr)
+      : scheduler_(options, drafter), model_(model), ms_a_row_(ms_a_row) {}
 
   Heard& submit(engine::Request request) {
     heard_.push_back(std::make_unique<Heard>());
@@ -91,13 +105,22 @@ class Conversation {
         ++heard.admitted;
         heard.cached = event.cached_tokens;
         return;
-      case Event::Kind::token: heard.ids.push_back(event.token); return;
+      case Event::Kind::token:
+        heard.ids.push_back(event.token);
+        if (event.logprobs != nullptr) hear_logprobs(heard, *event.logprobs);
+        return;
       case Event::Kind::finished:
         ++heard.finished;
         heard.reason = event.reason;
         heard.stop_token = event.stop_token;
+        heard.drafts = event.drafts;
         return;
     }
+  }
+  static void hear_logprobs(Heard& heard, const engine::TokenLogprobs& logprobs) {
+    heard.logprobs.push_back(logprobs.chosen);
+    for (const auto& [id, value] : std::span(logprobs.best).first(static_cast<size_t>(logprobs.size)))
+      heard.logprobs.insert(heard.logprobs.end(), {static_cast<float>(id), value});
   }
 
   Scheduler scheduler_;
@@ -114,8 +137,8 @@ struct Solo {
 
 class Runner {
  public:
-  Runner(const Mix& mix, const LoadedWeights& weights, forward::Ranks ranks)
-      : mix_(mix), weights_(weights), ranks_(ranks) {}
+  Runner(const Mix& mix, const LoadedWeights& weights, forward::Ranks ranks, bool spoil)
+      : mix_(mix), weights_(weights), ranks_(ranks), spoil_(spoil) {}
 
   MixReport run() {
     run_alone();
@@ -129,8 +152,9 @@ class Runner {
     report_.failures.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
-  std::unique_ptr<engine::StepRunner> make_model(const forward::Capacity& capacity, forward::Ranks ranks) const {
-    return engine::run_on_cpu(weights_.shape, weights_.weights, capacity, ranks, 1);
+  std::unique_ptr<engine::StepRunner> make_model(const forward::Capacity& capacity, forward::Ranks ranks,
+                                                 forward::DrafterModel drafter = {}) const {
+    return engine::run_on_cpu(weights_.shape, weights_.weights, capacity, ranks, 1, drafter);
   }
 
   engine::SchedulerOptions options(const forward::Capacity& capacity) const {
@@ -139,7 +163,11 @@ class Runner {
     o.capacity = capacity;
     o.page_groups = ranks_.decode_context_parallel_size;
     o.max_model_len = ranks_.decode_context_parallel_size * (capacity.pages - 1) * capacity.page_rows;
+    limit(o);
     return o;
+  }
+  void limit(engine::SchedulerOptions& o) const {
+    if (const int64_t rows = mix_.machine.longest_stream; rows > 0) o.max_model_len = std::min(o.max_model_len, rows);
   }
 
   // Every request on an engine of its own and one rank: one slot, nothing kept, the prompt in one piece where it fits.
@@ -150,6 +178,7 @@ class Runner {
     capacity.kept_states = 0;
     capacity.max_rows = 128;
     capacity.max_logit_rows = 1;
+    capacity.mtp = false;
     const auto model = make_model(capacity, {});
     std::vector<std::vector<int32_t>> prompts, replies;
     for (size_t i = 0; i < mix_.requests.size(); ++i) {
@@ -158,8 +187,11 @@ class Runner {
       engine::SchedulerOptions alone = options(capacity);
       alone.page_groups = 1;
       alone.max_model_len = (capacity.pages - 1) * capacity.page_rows;
+      limit(alone);
       Conversation engine(alone, *model, 1);
-      Heard& heard = engine.submit(request(i, solo.prompt));
+      engine::Request plain = request(i, solo.prompt);
+      plain.drafter.reset();
+      Heard& heard = engine.submit(std::move(plain));
       while (engine.step()) {
       }
       solo.heard = heard;
@@ -173,15 +205,69 @@ class Runner {
     engine::Request r = mix_.requests[i].request;
     r.prompt_ids = prompt;
     std::erase_if(r.keep_positions, [&](int64_t position) { return position > std::ssize(prompt); });
+    r.rule = make_rule(mix_.requests[i], static_cast<int32_t>(weights_.shape.vocab_size));
+    if (const int32_t modulus = mix_.requests[i].ends_modulus; modulus > 0)
+      r.ends_after = [modulus](int32_t token) { return token % modulus == 0; };
     return r;
+  }
+
+  // The model's DFlash2 drafter, or a random one.
+  forward::DrafterModel dflash2() {
+    const MixDrafting& drafting = mix_.drafting;
+    if (!drafting.options.has_dflash2) return {};
+    if (weights_.drafter == nullptr) {
+      random_drafter_ = std::make_unique<RandomDrafter>(drafting.drafter_seed, weights_.shape);
+      return {&random_drafter_->shape(), &random_drafter_->weights()};
+    }
+    Random random(drafting.drafter_seed);
+    drafter_shape_ = weights_.drafter->shape;
+    drafter_shape_.sliding_window = random.between(2, random.chance(50) ? 64 : drafter_shape_.sliding_window);
+    return {&drafter_shape_, &weights_.drafter->weights};
+  }
+
+  std::unique_ptr<ScriptedDrafter> make_drafter(engine::StepRunner& runner, const forward::Capacity& capacity,
+                                                const forward::DrafterModel& dflash2) const {
+    const MixDrafting& drafting = mix_.drafting;
+    if (!drafting.is_on()) return nullptr;
+    KnownReplies replies;
+    for (size_t i = 0; i < solos_.size(); ++i) {
+      KnownReply& reply = replies[mix_.requests[i].request.sampling.seed];
+      reply = {std::ssize(solos_[i].prompt), solos_[i].heard.ids};
+      if (solos_[i].heard.stop_token >= 0) reply.tokens.push_back(solos_[i].heard.stop_token);
+    }
+    std::unique_ptr<draft::Drafter> model;
+    if (drafting.model) {
+      draft::ModelDrafterOptions o;
+      o.slots = capacity.slots;
+      o.max_rows = capacity.max_rows;
+      o.page_rows = capacity.page_rows;
+      o.max_stream_pages = ranks_.decode_context_parallel_size * (capacity.pages - 1);
+      o.vocab_size = weights_.shape.vocab_size;
+      o.copy = drafting.options.has_copy;
+      o.mtp = drafting.options.has_mtp;
+      o.dflash2 = drafting.options.has_dflash2;
+      o.mtp_depth = drafting.mtp_depth;
+      if (dflash2.shape != nullptr) o.block_rows = static_cast<int32_t>(dflash2.shape->block_size);
+      o.policy = drafting.options.policy;
+      o.table = drafting.options.table;
+      o.copies = drafting.copies;
+      model = std::make_unique<draft::ModelDrafter>(runner, o);
+    }
+    return std::make_unique<ScriptedDrafter>(drafting, mix_.seed, static_cast<int32_t>(weights_.shape.vocab_size),
+                                             std::move(replies), std::move(model));
   }
 
   void run_together() {
     const MixMachine& machine = mix_.machine;
-    const auto model = make_model(machine.capacity, ranks_);
-    ThroughBytes through_bytes(*model);
-    engine::StepRunner& runner = machine.through_bytes ? through_bytes : *model;
-    Conversation engine(options(machine.capacity), runner, machine.step_ms_a_row);
+    const forward::DrafterModel dflash2_model = dflash2();
+    const auto model = make_model(machine.capacity, ranks_, dflash2_model);
+    ThroughBytes through_bytes(*model, spoil_);
+    engine::StepRunner& runner = machine.through_bytes || spoil_ ? through_bytes : *model;
+    const auto drafter = make_drafter(runner, machine.capacity, dflash2_model);
+    engine::SchedulerOptions together = options(machine.capacity);
+    together.draft = mix_.drafting.options;
+    if (dflash2_model.shape != nullptr) together.draft.context_rows = dflash2_model.shape->kept_rows();
+    Conversation engine(together, runner, machine.step_ms_a_row, drafter.get());
     std::vector<Heard*> heard(mix_.requests.size(), nullptr);
     bool more = true;
     int64_t last_arrival = 0;
@@ -204,6 +290,36 @@ class Runner {
     report_.cached_tokens = status.cached_tokens;
     report_.preemptions = status.preemptions;
     report_.evictions = status.evictions;
+    report_.drafted = status.drafts.drafted;
+    report_.accepted = status.drafts.accepted;
+    report_.invalid_proposals = status.invalid_proposals;
+    report_.drafts = mix_.drafting.is_on();
+    if (drafter) check_drafts(*drafter, status, heard);
+  }
+
+  // The engine's counts are the drafter's, and a script found no fault.
+  void check_drafts(const ScriptedDrafter& drafter, const engine::Status& status, const std::vector<Heard*>& heard) {
+    for (const std::string& failure : drafter.failures()) fail("{}", failure);
+    report_.tallies = drafter.tallies();
+    int64_t drafted = 0, accepted = 0, of_requests = 0;
+    for (const auto& [name, tally] : report_.tallies) drafted += tally.drafted, accepted += tally.accepted;
+    for (const Heard* one : heard) of_requests += one->drafts.accepted;
+    if (drafted != status.drafts.drafted || accepted != status.drafts.accepted || of_requests != accepted)
+      fail("{} of {} drafts accepted, by the drafter {} of {}, of requests {}", status.drafts.accepted,
+           status.drafts.drafted, accepted, drafted, of_requests);
+    if (drafter.invalid_proposals() != status.invalid_proposals)
+      fail("{} proposals outside of the vocabulary, {} counted", drafter.invalid_proposals(), status.invalid_proposals);
+    if (!mix_.drafting.roomy || mix_.drafting.script != Script::perfect) return;
+    for (size_t i = 0; i < heard.size(); ++i) check_full_steps(i, heard[i]->drafts);
+  }
+
+  // A perfect drafter with room: every step but a reply's last yields all its drafts and one token more.
+  void check_full_steps(size_t i, const engine::DraftStats& drafts) {
+    const auto tokens = static_cast<size_t>(mix_.drafting.script_width + 1);
+    if (mix_.requests[i].request.drafter == draft::Choice::none || drafts.tokens_of_step[tokens] >= drafts.steps - 1)
+      return;
+    fail("request {}: a perfect drafter, and {} of {} steps yield {} tokens", i, drafts.tokens_of_step[tokens],
+         drafts.steps, tokens);
   }
 
   void compare(size_t i, const Heard& together) {
@@ -225,6 +341,7 @@ class Runner {
       return fail("request {}: token {} of {} differs from the {} alone", i, at.first - together.ids.begin(),
                   together.ids.size(), alone.ids.size());
     }
+    if (together.logprobs != alone.logprobs) fail("request {}: other logprobs than alone", i);
     if (together.reason != alone.reason || together.stop_token != alone.stop_token)
       fail("request {}: ended for another reason than alone", i);
     if (together.admitted != 1) fail("request {}: admitted {} times", i, together.admitted);
@@ -243,35 +360,64 @@ class Runner {
   const Mix& mix_;
   const LoadedWeights& weights_;
   forward::Ranks ranks_;
+  bool spoil_;
   std::vector<Solo> solos_;
+  std::unique_ptr<RandomDrafter> random_drafter_;
+  model::DrafterShape drafter_shape_;
   MixReport report_;
 };
 
 }  // namespace
 
-LoadedWeights::LoadedWeights(const std::string& folder)
-    : shape(model::read_shape(folder)),
+LoadedWeights::Drafter::Drafter(const std::string& folder)
+    : shape(model::read_drafter_shape(folder)),
       checkpoint(model::Checkpoint::open(folder)),
-      weights(model::load_text_weights(checkpoint, shape)) {}
+      weights(model::load_drafter_weights(checkpoint, shape)) {}
 
-ModelFacts LoadedWeights::facts() const {
-  return {static_cast<int32_t>(shape.vocab_size), static_cast<int32_t>(shape.index_kpool)};
+LoadedWeights::LoadedWeights(const MixModel& model)
+    : shape(model::read_shape(model.folder)),
+      checkpoint(model::Checkpoint::open(model.folder)),
+      weights(model::load_text_weights(checkpoint, shape)) {
+  if (!model.drafter.empty()) drafter = std::make_unique<Drafter>(model.drafter);
+  if (model.text.empty()) return;
+  const auto file = model::Checkpoint::open(model.text);
+  const model::Tensor& ids = file.at("ids");
+  text.resize(static_cast<size_t>(ids.elements()));
+  std::memcpy(text.data(), ids.data.data(), ids.data.size());
 }
 
-MixRunner::MixRunner(std::map<std::string, std::string> folders) : folders_(std::move(folders)) {}
+ModelFacts LoadedWeights::facts() const {
+  return {static_cast<int32_t>(shape.vocab_size), static_cast<int32_t>(shape.index_kpool), weights.mtp.has_value(),
+          text};
+}
+
+void MixReport::add(const MixReport& report) {
+  requests += report.requests;
+  tokens += report.tokens;
+  steps += report.steps;
+  cached_tokens += report.cached_tokens;
+  preemptions += report.preemptions;
+  evictions += report.evictions;
+  drafted += report.drafted;
+  accepted += report.accepted;
+  invalid_proposals += report.invalid_proposals;
+  for (const auto& [name, tally] : report.tallies) tallies[name].add(tally);
+}
+
+MixRunner::MixRunner(std::map<std::string, MixModel> models) : models_(std::move(models)) {}
 
 const LoadedWeights& MixRunner::weights(const std::string& model) {
   auto& loaded = weights_[model];
-  if (!loaded) loaded = std::make_unique<LoadedWeights>(folders_.at(model));
+  if (!loaded) loaded = std::make_unique<LoadedWeights>(models_.at(model));
   return *loaded;
 }
 
-MixReport MixRunner::run(uint64_t seed, forward::Ranks ranks) {
+MixReport MixRunner::run(uint64_t seed, forward::Ranks ranks, bool spoil) {
   try {
     const std::string model = model_of_mix(seed);
     const LoadedWeights& loaded = weights(model);
     const Mix mix = make_mix(seed, model, loaded.facts());
-    return Runner(mix, loaded, ranks).run();
+    return Runner(mix, loaded, ranks, spoil).run();
   } catch (const std::exception& e) {
     MixReport report;
     report.failures.emplace_back(e.what());

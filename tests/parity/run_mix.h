@@ -10,38 +10,59 @@
 #include "forward/text_model.h"
 #include "mix.h"
 #include "model/checkpoint.h"
+#include "model/drafter.h"
 #include "model/shape.h"
 #include "model/weights.h"
+#include "scripted_drafter.h"
 
 namespace tandem::parity {
 
+// Where a model lies.
+struct MixModel {
+  std::string folder;
+  std::string drafter = {};  // folder of its DFlash2 drafter; empty: random ones are made
+  std::string text = {};     // a safetensors file with `ids` that the model was trained to go on with; may be empty
+};
+
 // A model's weights, shared by all engines over it.
 struct LoadedWeights {
+  struct Drafter {
+    model::DrafterShape shape;
+    model::Checkpoint checkpoint;
+    model::DrafterWeights weights;
+    explicit Drafter(const std::string& folder);
+  };
   model::Shape shape;
   model::Checkpoint checkpoint;
   model::TextWeights weights;
-  explicit LoadedWeights(const std::string& folder);
+  std::unique_ptr<Drafter> drafter;
+  std::vector<int32_t> text;
+  explicit LoadedWeights(const MixModel& model);
   ModelFacts facts() const;
 };
 
 struct MixReport {
   std::vector<std::string> failures;  // one line each; empty: the mix passed
   int64_t requests = 0, tokens = 0, steps = 0, cached_tokens = 0, preemptions = 0, evictions = 0;
+  int64_t drafted = 0, accepted = 0, invalid_proposals = 0;
+  bool drafts = false;
+  DraftTallies tallies;
+
+  void add(const MixReport& report);  // all but failures
 };
 
 class MixRunner {
  public:
-  // `folder` of a model by its name.
-  explicit MixRunner(std::map<std::string, std::string> folders);
+  explicit MixRunner(std::map<std::string, MixModel> models);  // by name
 
   // Runs the mix of this seed, together on these ranks and alone on one. Never throws: whatever goes wrong is a failure
-  // of the report.
-  MixReport run(uint64_t seed, forward::Ranks ranks);
+  // of the report. `spoil`: drafts are run as other tokens than those that are verified, which must be noticed.
+  MixReport run(uint64_t seed, forward::Ranks ranks, bool spoil = false);
 
  private:
   const LoadedWeights& weights(const std::string& model);
 
-  std::map<std::string, std::string> folders_;
+  std::map<std::string, MixModel> models_;
   std::map<std::string, std::unique_ptr<LoadedWeights>> weights_;
 };
 
