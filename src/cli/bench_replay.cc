@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "cli/drafting.h"
 #include "cli/loaded_model.h"
 #include "cli/standard_io.h"
 #include "engine/plan.h"
@@ -28,8 +29,8 @@ struct Outcome {
 
 // Refuses a header that this model or machine cannot have before anything of its sizes is allocated. The bounds of
 // RecordingReader and of the model's window keep the plan's formulas from overflowing.
-void check_header(const engine::RecordingHeader& header, const model::Shape& shape, int64_t weights, int threads,
-                  const std::string& file) {
+void check_header(const engine::RecordingHeader& header, const model::Shape& shape, const Drafting& drafting,
+                  int64_t weights, int threads, const std::string& file) {
   const forward::Capacity& capacity = header.capacity;
   const int64_t stream_pages = capacity.max_stream_pages > 0 ? capacity.max_stream_pages : capacity.pages;
   const int64_t most_pages = (shape.max_position_embeddings + capacity.page_rows - 1) / capacity.page_rows;
@@ -41,11 +42,27 @@ void check_header(const engine::RecordingHeader& header, const model::Shape& sha
                 fmt::format("a multiple of index_kpool {}", shape.index_kpool));
   const int of_rank = engine::threads_of_rank(threads, header.ranks);
   const int64_t needed =
-      header.ranks.tensor_parallel_size * forward::TextModel::planned_bytes(shape, capacity, of_rank, header.ranks);
+      header.ranks.tensor_parallel_size *
+      forward::TextModel::planned_bytes(shape, capacity, of_rank, header.ranks, drafting.drafter_shape());
   const int64_t left = memory_beside(weights);
   if (left > 0 && needed > left)
     throw Error(ErrorCode::does_not_fit, file, "its streams and pages need " + engine::size_at_least(needed),
                 "at most the " + engine::size_at_most(left) + " that this machine has beside the weights");
+}
+
+// The drafter that the recording was made with.
+Drafting drafting_of(const BenchReplayOptions& options, const engine::RecordingHeader& header,
+                     const std::filesystem::path& folder, const model::Shape& shape) {
+  if (!header.drafter_crc) return {};
+  DraftingFlags flags;
+  flags.drafter = "dflash2";
+  flags.drafter_model = options.drafter_model;
+  Drafting drafting = resolve_drafting(flags, folder, shape, false);
+  if (config_crc(drafting.folder) != *header.drafter_crc)
+    throw Error(ErrorCode::bad_file, options.file.string(),
+                fmt::format("was made with another drafter's config.json than {} has", drafting.folder.string()),
+                "--drafter-model with the folder of that drafter");
+  return drafting;
 }
 
 void run_step(engine::StepRunner& runner, const engine::RecordedStep& recorded, const std::string& file,
@@ -57,19 +74,19 @@ void run_step(engine::StepRunner& runner, const engine::RecordedStep& recorded, 
     if (e.code() != ErrorCode::internal || e.where() != "step") throw;
     throw Error(ErrorCode::bad_file, fmt::format("{}: step {}", file, outcome.steps),
                 "the model refuses it: " + e.found(),
-                recorded.logits_crc ? "a step that follows from those before" : "");
+                recorded.result_crc ? "a step that follows from those before" : "");
   }
   outcome.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   ++outcome.steps;
   outcome.rows += std::ssize(recorded.step.tokens);
-  if (!recorded.logits_crc) {
+  if (!recorded.result_crc) {
     ++outcome.unfinished;  // the program ended in this step; this time it did not
     return;
   }
-  const uint32_t crc = engine::crc_of_logits(runner.logits());
-  if (crc != *recorded.logits_crc)
+  const uint32_t crc = engine::crc_of_result(runner);
+  if (crc != *recorded.result_crc)
     throw Error(ErrorCode::failed_check, fmt::format("step {}", outcome.steps - 1),
-                fmt::format("logits with the checksum {:08x}", crc), fmt::format("{:08x}", *recorded.logits_crc));
+                fmt::format("a result with the checksum {:08x}", crc), fmt::format("{:08x}", *recorded.result_crc));
 }
 
 std::string report(const Outcome& outcome, const engine::RecordingReader& reader, bool json) {
@@ -114,8 +131,11 @@ int run_bench_replay(const BenchReplayOptions& options) {
   const auto weights = model::load_text_weights(checkpoint, shape);
   const int threads = checked_threads(options.threads);
   const std::string file_name = options.file.string();
-  check_header(reader.header(), shape, checkpoint.total_bytes(), threads, file_name);
-  const auto runner = engine::run_on_cpu(shape, weights, reader.header().capacity, reader.header().ranks, threads);
+  const Drafting drafting = drafting_of(options, reader.header(), folder, shape);
+  check_header(reader.header(), shape, drafting, checkpoint.total_bytes(), threads, file_name);
+  const auto drafter = drafting.shape ? std::make_unique<DrafterFiles>(drafting) : nullptr;
+  const auto runner = engine::run_on_cpu(shape, weights, reader.header().capacity, reader.header().ranks, threads,
+                                         drafter ? drafter->model() : forward::DrafterModel{});
   Outcome outcome;
   engine::RecordedStep recorded;
   while (reader.next(recorded)) run_step(*runner, recorded, file_name, outcome);

@@ -6,9 +6,10 @@
 namespace tandem::cli {
 
 struct BenchReplayOptions {
-  std::filesystem::path file;   // made by serve --record-steps
-  std::filesystem::path model;  // the model folder that it was made with; empty: the bundled model
-  int threads = 0;              // --threads
+  std::filesystem::path file;                // made by serve --record-steps
+  std::filesystem::path model;               // the model folder that it was made with; empty: the bundled model
+  std::filesystem::path drafter_model = {};  // --drafter-model of a recording with DFlash2; empty: <MODEL>-dflash2
+  int threads = 0;                           // --threads
   bool json = false;
 };
 

@@ -1,33 +1,21 @@
-// Words to options to run_…(). The only file that sees CLI11, which costs six seconds of compile time. Every command is
-// an App of its own, so that a --config file has the flags' plain names.
+// Which command is meant, and what becomes of its errors.
 #include "cli/command_line.h"
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <cstdio>
-#include <functional>
 #include <new>
-#include <optional>
-#include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "cli/bench_replay.h"
-#include "cli/chat.h"
-#include "cli/config_file.h"
-#include "cli/eval.h"
-#include "cli/generate.h"
-#include "cli/inspect.h"
-#include "cli/plan.h"
-#include "cli/serve.h"
+#include "cli/commands.h"
 #include "cli/standard_io.h"
 
 namespace tandem::cli {
 namespace {
-
-using Words = std::vector<std::string>;
 
 constexpr const char* program_help =
     "tandem - serves GLM-5.3-Flash\n"
@@ -37,14 +25,16 @@ constexpr const char* program_help =
     "MODEL is a model folder; without it the small bundled model is used.\n"
     "\n"
     "Commands:\n"
-    "  serve         answer the OpenAI chat API over HTTP\n"
-    "  chat          talk to the model in the terminal\n"
-    "  generate      one prompt, one reply\n"
-    "  inspect       what is in a model folder\n"
-    "  plan          what a model needs on given devices\n"
-    "  eval skills   prompts with known answers\n"
-    "  eval parity   compare with vectors of the reference implementation\n"
-    "  bench replay  run a recorded list of steps again\n"
+    "  serve            answer the OpenAI chat API over HTTP\n"
+    "  chat             talk to the model in the terminal\n"
+    "  generate         one prompt, one reply\n"
+    "  inspect          what is in a model folder\n"
+    "  plan             what a model needs on given devices\n"
+    "  eval skills      prompts with known answers\n"
+    "  eval parity      compare with vectors of the reference implementation\n"
+    "  eval acceptance  tokens that a step yields with a drafter\n"
+    "  calibrate timing measure what a round costs here, by which depths of drafts are chosen\n"
+    "  bench replay     run a recorded list of steps again\n"
     "\n"
     "tandem COMMAND --help lists a command's options. tandem --version prints the version.\n"
     "Exit status: 0 ok, 1 failed check, 2 usage, 3 bad file, 4 does not fit, 5 port or device, 70 engine broken.\n";
@@ -56,362 +46,25 @@ constexpr const char* bench_help =
     "\n"
     "tandem bench replay --help lists its options.\n";
 
+constexpr const char* calibrate_help =
+    "tandem calibrate - measurements that later starts go by\n"
+    "\n"
+    "  calibrate timing  what the pieces of a round cost on this machine\n"
+    "\n"
+    "tandem calibrate timing --help lists its options.\n";
+
 constexpr const char* eval_help =
     "tandem eval - checks of a model\n"
     "\n"
-    "  eval skills   prompts with known answers\n"
-    "  eval parity   compare with vectors of the reference implementation\n"
+    "  eval skills      prompts with known answers\n"
+    "  eval parity      compare with vectors of the reference implementation\n"
+    "  eval acceptance  tokens that a step yields with a drafter\n"
     "\n"
-    "tandem eval skills --help and tandem eval parity --help list their options.\n";
+    "tandem eval skills --help, and so on, lists their options.\n";
 
-// An App with the settings that all commands share. CLI11's paths and nested names are not used: strings in, strings
-// out.
-class Command {
- public:
-  Command(const std::string& name, const std::string& description, const std::string& examples, bool takes_model = true)
-      : app_(description, name) {
-    app_.footer("Examples:\n" + examples);
-    app_.option_defaults()->always_capture_default();
-    if (takes_model) {
-      app_.add_option("model", model_, "Model folder; default: the bundled model")
-          ->type_name("MODEL")
-          ->check([](const std::string& given) { return given.empty() ? "is empty" : ""; });
-    }
-  }
-  CLI::App& app() { return app_; }
-  const std::string& model() const { return model_; }
-
-  void add_load_options(LoadOptions& load) {
-    app_.add_option("--threads", load.threads, "CPU threads; 0: one for each core");
-    app_.add_option("--max-model-len", load.max_model_len,
-                    "Tokens of prompt and reply together; 0: what the memory allows");
-    add_memory_option(load.kv_cache_memory);
-    app_.add_option("--max-num-batched-tokens", load.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
-  }
-  void add_memory_option(int64_t& bytes) {
-    app_.add_option("--kv-cache-memory", bytes, "Memory for the token pool, such as 512MiB; 0: 1GiB")
-        ->transform(CLI::AsSizeValue(true))
-        ->type_name("SIZE");
-  }
-  void add_sampling_options(SamplingOptions& sampling) {
-    app_.add_option("--max-tokens", sampling.max_tokens, "Length limit of a reply");
-    app_.add_option("--temperature", sampling.temperature, "0: greedy; default: generation_config.json");
-    app_.add_option("--top-k", sampling.top_k, "Sample from the K most likely tokens; 0: off");
-    app_.add_option("--top-p", sampling.top_p, "Sample from the smallest set of this probability");
-    app_.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the most likely one");
-    app_.add_option("--seed", sampling.seed, "Same seed, same reply; default: random");
-  }
-  void add_json_flag(bool& json) { app_.add_flag("--json", json, "Print one JSON object"); }
-
-  // False: help was asked for and printed.
-  bool parse(const Words& words) {
-    try {
-      app_.parse(Words(words.rbegin(), words.rend()));  // CLI11 takes them from the back
-      return true;
-    } catch (const CLI::CallForHelp&) {
-      write_out(app_.help());
-      return false;
-    } catch (const CLI::ParseError& e) {
-      throw Error(ErrorCode::usage, "command line", e.what(), "what " + app_.get_name() + " --help lists");
-    }
-  }
-
-  // Settings of a file, for options that the command line left alone.
-  void apply(const std::vector<Setting>& settings) {
-    for (const Setting& setting : settings) {
-      CLI::Option* option = app_.get_option_no_throw("--" + setting.name);
-      if (option == nullptr) option = app_.get_option_no_throw(setting.name);  // MODEL
-      if (option == nullptr || !option->get_configurable())
-        throw Error(ErrorCode::usage, setting.where, "\"" + setting.name + "\"",
-                    "an option that " + app_.get_name() + " --help lists");
-      if (!option->empty()) continue;
-      const bool is_flag = option->get_expected_min() == 0;
-      if (is_flag && setting.values != Words{"true"} && setting.values != Words{"false"})
-        throw Error(ErrorCode::usage, setting.where, "another value of \"" + setting.name + "\"", "true or false");
-      try {
-        option->add_result(setting.values);
-        option->run_callback();
-      } catch (const CLI::ParseError& e) {
-        throw Error(ErrorCode::usage, setting.where, e.what(), "what " + app_.get_name() + " --help says");
-      }
-    }
-  }
-
- private:
-  CLI::App app_;
-  std::string model_;
-};
-
-int generate(const Words& words) {
-  Command command(
-      "tandem generate", "Writes the reply to one prompt.",
-      "  tandem generate --prompt '<|user|>What is 12 + 30?<|assistant|><think>' --temperature 0\n"
-      "  tandem generate --prompt-ids 1990,1992,1995 --max-tokens 16 --json\n"
-      "  echo '{\"messages\":[{\"role\":\"user\",\"content\":\"Who are you?\"}]}' | tandem generate --messages -\n");
-  GenerateOptions options;
-  auto& app = command.app();
-  app.add_option("--prompt", options.prompt, "Prompt text; <|user|> and the like become tokens; -: standard input");
-  app.add_option("--prompt-ids", options.prompt_ids, "Prompt as token ids, such as 1,2,3");
-  app.add_option("--messages", options.messages, "File with one chat body (JSON); -: standard input");
-  command.add_sampling_options(options.sampling);
-  app.add_option("--min-tokens", options.min_tokens, "No stop token before that many tokens");
-  app.add_option("--stop", options.stop, "End the reply before this text (repeatable)")
-      ->allow_extra_args(false)
-      ->default_str("");
-  app.add_flag("--ignore-eos", options.ignore_eos, "Do not end at a stop token");
-  app.add_flag("--add-special-tokens,!--no-add-special-tokens", options.add_special_tokens,
-               "Begin a text prompt with [gMASK]<sop> (default)");
-  command.add_load_options(options.load);
-  command.add_json_flag(options.json);
-  if (!command.parse(words)) return 0;
-  options.load.model = command.model();
-  return run_generate(options);
-}
-
-int chat(const Words& words) {
-  Command command("tandem chat",
-                  "A conversation in the terminal. Ctrl-C ends a reply, Ctrl-D leaves, /help lists the commands.",
-                  "  tandem chat\n"
-                  "  tandem chat --system 'Answer briefly.' --temperature 0\n"
-                  "  echo 'What is the capital of Norway?' | tandem chat\n");
-  ChatOptions options;
-  auto& app = command.app();
-  app.add_option("--system", options.system, "System message");
-  app.add_option("--effort", options.effort, "How much the model thinks first: low, high or max");
-  app.add_flag("--show-reasoning", options.show_reasoning, "Write the reasoning also when the output is no terminal");
-  command.add_sampling_options(options.sampling);
-  command.add_load_options(options.load);
-  if (!command.parse(words)) return 0;
-  options.load.model = command.model();
-  options.load.kept_states_memory = engine::default_kept_states_memory;  // a turn resumes after the one before
-  return run_chat(options);
-}
-
-int inspect(const Words& words) {
-  Command command(
-      "tandem inspect",
-      "Prints shape, layers, parameters, cache bytes, missing and unknown tensors. MODEL may be a config.json.",
-      "  tandem inspect\n  tandem inspect path/to/config.json --json\n");
-  InspectOptions options;
-  command.add_json_flag(options.json);
-  if (!command.parse(words)) return 0;
-  options.model = command.model();
-  return run_inspect(options);
-}
-
-void add_plan_options(Command& command, PlanOptions& options) {
-  auto& app = command.app();
-  const auto size = [&app](const char* name, auto& bytes, const char* help) {
-    app.add_option(name, bytes, help)->transform(CLI::AsSizeValue(true))->type_name("SIZE");
-  };
-  app.add_option("--gpus", options.gpus, "GPUs and the memory of each, such as 2x96GiB")->default_str("");
-  app.add_option("--host-memory", options.host_memory, "Memory of a host without GPUs; default: this machine's")
-      ->default_str("");
-  app.add_option("--gpu-memory-utilization", options.gpu_memory_utilization, "Share of a GPU's memory that is planned");
-  app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
-                 "f32, bf16, fp8 or nvfp4; auto: f32 in host memory, bf16 on GPUs");
-  app.add_option("--max-num-seqs", options.max_num_seqs, "Streams at a time");
-  app.add_option("--max-model-len", options.max_model_len,
-                 "Tokens of prompt and reply together; 0: what the memory allows");
-  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
-  size("--kv-cache-memory", options.kv_cache_memory,
-       "Memory for the token pool of a rank; 0: 1GiB, on GPUs what is left");
-  size("--kept-states-memory", options.kept_states_memory,
-       "Memory of a rank for kept prefixes; default: 256MiB, on GPUs 1GiB");
-  app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1 or 2 ranks; 0: one a GPU, at most two");
-  app.add_option("--decode-context-parallel-size", options.decode_context_parallel_size,
-                 "2: each of two ranks has half of a stream's rows");
-  app.add_option("--drafter", options.drafter, "none, mtp or dflash2; auto: mtp where the model has it");
-  app.add_option("--vision", options.vision, "on: the vision tower on rank 0");
-  app.add_option("--weights", options.weights, "Weights of a bare config.json: bf16, fp8, nvfp4 or exl3:N")
-      ->default_str("");
-  app.add_option("--weights-bytes-per-parameter", options.bytes_per_parameter, "The same as a plain factor");
-  app.add_option("--threads", options.threads, "CPU threads of a rank; 0: one for each core");
-  command.add_json_flag(options.json);
-}
-
-int plan(const Words& words) {
-  Command command(
-      "tandem plan",
-      "Prints what a model needs on given devices, and how many tokens it then serves. MODEL may be a config.json.",
-      "  tandem plan\n"
-      "  tandem plan path/to/model --gpus 2x96GiB --kv-cache-dtype fp8 --decode-context-parallel-size 2\n"
-      "  tandem plan path/to/config.json --weights exl3:4 --gpus 2x96GiB --json\n");
-  PlanOptions options;
-  std::string drafter_model;
-  command.app()
-      .add_option("--drafter-model", drafter_model, "Folder of a DFlash2 drafter; default: <MODEL>-dflash2")
-      ->type_name("DIR");
-  add_plan_options(command, options);
-  if (!command.parse(words)) return 0;
-  options.model = command.model();
-  options.drafter_model = drafter_model;
-  return run_plan(options);
-}
-
-int eval_skills(const Words& words) {
-  Command command(
-      "tandem eval skills", "Runs prompts with known answers, greedily; fails if too few replies are exact.",
-      "  tandem eval skills\n  tandem eval skills path/to/model --skills path/to/skills.json --min 100 --json\n");
-  SkillsCommandOptions options;
-  std::string skills;
-  command.app().add_option("--skills", skills, "File of prompts and answers; default: skills.json of the model");
-  command.app().add_option("--min", options.minimum, "Exact answers needed; default: all but one");
-  command.add_load_options(options.load);
-  command.add_json_flag(options.json);
-  if (!command.parse(words)) return 0;
-  options.load.model = command.model();
-  options.skills = skills;
-  return run_eval_skills(options);
-}
-
-int eval_parity(const Words& words) {
-  Command command(
-      "tandem eval parity",
-      "Compares the forward pass, tokenizer and chat template with vectors of the reference implementation.",
-      "  tandem eval parity --golden tests/golden\n  tandem eval parity --golden tests/golden --only nano/case_T40 "
-      "--json\n",
-      false);
-  ParityCommandOptions options;
-  std::string golden, models;
-  auto& app = command.app();
-  app.add_option("--golden", golden, "Folder with one folder of vectors for each model")->required()->type_name("DIR");
-  app.add_option("--models", models, "Where models without weights of their own lie; default: beside the bundled model")
-      ->type_name("DIR");
-  app.add_option("--only", options.only, "One model or one case, such as nano/case_T40");
-  app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
-  command.add_json_flag(options.json);
-  if (!command.parse(words)) return 0;
-  options.golden = golden;
-  options.models = models;
-  return run_eval_parity(options);
-}
-
-int bench_replay(const Words& words) {
-  Command command("tandem bench replay",
-                  "Runs steps that serve --record-steps wrote, without engine and HTTP, and compares their results.",
-                  "  tandem serve --record-steps steps.bin\n  tandem bench replay steps.bin\n"
-                  "  tandem bench replay steps.bin path/to/model --threads 1 --json\n",
-                  false);
-  BenchReplayOptions options;
-  std::string file, model;
-  auto& app = command.app();
-  app.add_option("file", file, "Recording")->required()->type_name("FILE");
-  app.add_option("model", model, "The model folder that it was made with; default: the bundled model")
-      ->type_name("MODEL");
-  app.add_option("--threads", options.threads, "CPU threads of each rank; 0: the cores divided among the ranks");
-  command.add_json_flag(options.json);
-  if (!command.parse(words)) return 0;
-  options.file = file;
-  options.model = model;
-  return run_bench_replay(options);
-}
-
-// Settings of serve that are not the server's own.
-struct LogOptions {
-  std::string level = "info";
-  bool json = false;
-  void apply() const {
-    static const std::array<std::pair<const char*, LogLevel>, 4> levels = {{{"error", LogLevel::error},
-                                                                            {"warning", LogLevel::warning},
-                                                                            {"info", LogLevel::info},
-                                                                            {"debug", LogLevel::debug}}};
-    for (const auto& [name, value] : levels)
-      if (level == name) set_log_level(value);
-    set_log_json(json);
-  }
-};
-
-void add_stream_options(Command& command, ServeOptions& options) {
-  auto& app = command.app();
-  app.add_option("--max-num-seqs", options.max_num_seqs, "Requests that run at a time, 1 to 8");
-  app.add_option("--kept-states-memory", options.kept_states_memory,
-                 "Memory for states that later prompts resume from; 0: none are kept")
-      ->transform(CLI::AsSizeValue(true))
-      ->type_name("SIZE");
-  app.add_option("--kv-cache-dtype", options.kv_cache_dtype, "auto (f32), f32 or bf16");
-  app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1, or 2: two ranks in this process");
-  app.add_option("--decode-context-parallel-size", options.decode_context_parallel_size,
-                 "1, or 2: each rank holds half of the token rows");
-  app.add_option("--prefill-slice-ms", options.prefill_slice_ms,
-                 "Longest step with prompt rows while others decode; 0: no bound");
-  app.add_option("--fill-share", options.fill_share, "Share of the time that prompts get while others decode");
-  app.add_option("--watchdog-s", options.watchdog_s,
-                 "Seconds without a finished step after which /health fails; 0: off");
-  app.add_flag("--watchdog-exit", options.watchdog_exit, "End with status 70 then");
-  app.add_option("--record-steps", options.record_steps, "Write every step to FILE, for tandem bench replay")
-      ->type_name("FILE");
-}
-
-void add_serve_options(Command& command, ServeOptions& options, LogOptions& log) {
-  auto& app = command.app();
-  app.add_option("--host", options.host, "Address to listen on");
-  app.add_option("--port", options.port, "Port to listen on; 0: any free one");
-  app.add_option("--served-model-name", options.served_model_name,
-                 "Name in the API (repeatable); default: the folder's name")
-      ->allow_extra_args(false)
-      ->default_str("");
-  app.add_flag("--strict-model-name", options.strict_model_name, "Answer 404 to requests for other names");
-  app.add_option("--api-key", options.api_keys, "Key that clients must send (repeatable); also TANDEM_API_KEY")
-      ->allow_extra_args(false)
-      ->default_str("");
-  app.add_flag("--insecure", options.insecure, "Allow listening beyond this machine without a key");
-  app.add_option("--default-seed", options.default_seed, "Seed of requests without one")
-      ->check(CLI::IsMember({"random", "prompt"}));
-  app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
-  app.add_option("--max-model-len", options.max_model_len,
-                 "Tokens of prompt and reply together; 0: what the memory allows");
-  command.add_memory_option(options.kv_cache_memory);
-  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
-  add_stream_options(command, options);
-  app.add_option("--request-timeout-s", options.request_timeout_s, "Longest life of a request; 0: no limit");
-  app.add_option("--open-metrics", options.open_metrics,
-                 "true: /metrics needs no key; false: it does; default: true when listening on this machine only")
-      ->default_str("");
-  app.add_option("--max-queued-requests", options.max_queued_requests, "More waiting requests are answered with 429");
-  app.add_option("--sse-keepalive-s", options.sse_keepalive_s,
-                 "Seconds of silence before a stream gets a comment; 0: off");
-  app.add_option("--drain-timeout-s", options.drain_timeout_s,
-                 "Seconds that running requests get to finish on SIGTERM");
-  app.add_option("--log-level", log.level, "error, warning, info or debug")
-      ->check(CLI::IsMember({"error", "warning", "info", "debug"}));
-  app.add_flag("--log-json", log.json, "Log lines as JSON");
-}
-
-int serve(const Words& words) {
-  Command command("tandem serve", "Serves the model on http://127.0.0.1:8012 until SIGTERM or Ctrl-C.",
-                  "  tandem serve\n"
-                  "  tandem serve path/to/model --port 8080 --served-model-name glm\n"
-                  "  tandem serve --config tandem.toml --print-config\n");
-  ServeOptions options;
-  LogOptions log;
-  bool print_config = false;
-  std::string config;
-  add_serve_options(command, options, log);
-  command.app()
-      .add_option("--config", config,
-                  "File with settings of the same names, such as port = 8013; the command line wins")
-      ->type_name("FILE")
-      ->default_str("")
-      ->configurable(false);
-  command.app()
-      .add_flag("--print-config", print_config, "Print the settings as a --config file and leave")
-      ->configurable(false);
-  if (!command.parse(words)) return 0;
-  if (command.app().count("--config") > 0) command.apply(read_settings(config));
-  options.model = command.model();
-  if (print_config) {
-    check_serve(options);
-    static const std::regex keys("(^|\n)api-key=[^\"\n][^\n]*"),
-        not_given("(^|\n)(model|api-key|served-model-name)=\"\"");
-    std::string text = command.app().config_to_str(true, false);
-    text = std::regex_replace(text, not_given, "$1# $2 is not set");
-    write_out(std::regex_replace(text, keys, "$1# api-key is set, and not shown"));
-    return 0;
-  }
-  log.apply();
-  return run_serve(options);
-}
+// Commands of two words, and what is said to the first one alone.
+constexpr std::array<std::pair<const char*, const char*>, 3> families = {
+    {{"eval", eval_help}, {"bench", bench_help}, {"calibrate", calibrate_help}}};
 
 struct Entry {
   std::vector<std::string> words;
@@ -419,14 +72,16 @@ struct Entry {
 };
 
 const std::vector<Entry>& commands() {
-  static const std::vector<Entry> list = {{{"serve"}, serve},
-                                          {{"chat"}, chat},
-                                          {{"generate"}, generate},
-                                          {{"inspect"}, inspect},
-                                          {{"plan"}, plan},
-                                          {{"eval", "skills"}, eval_skills},
-                                          {{"eval", "parity"}, eval_parity},
-                                          {{"bench", "replay"}, bench_replay}};
+  static const std::vector<Entry> list = {{{"serve"}, serve_command},
+                                          {{"chat"}, chat_command},
+                                          {{"generate"}, generate_command},
+                                          {{"inspect"}, inspect_command},
+                                          {{"plan"}, plan_command},
+                                          {{"eval", "skills"}, eval_skills_command},
+                                          {{"eval", "parity"}, eval_parity_command},
+                                          {{"eval", "acceptance"}, eval_acceptance_command},
+                                          {{"calibrate", "timing"}, calibrate_timing_command},
+                                          {{"bench", "replay"}, bench_replay_command}};
   return list;
 }
 
@@ -443,16 +98,15 @@ int dispatch(const Words& words) {
   for (const auto& command : commands())
     if (words.size() >= command.words.size() && std::equal(command.words.begin(), command.words.end(), words.begin()))
       return command.run(Words(words.begin() + std::ssize(command.words), words.end()));
-  if (words[0] == "eval" && (words.size() == 1 || words[1] == "--help" || words[1] == "-h")) {
-    write_out(eval_help);
-    return words.size() == 1 ? exit_status(ErrorCode::usage) : 0;
-  }
-  if (words[0] == "bench" && (words.size() == 1 || words[1] == "--help" || words[1] == "-h")) {
-    write_out(bench_help);
-    return words.size() == 1 ? exit_status(ErrorCode::usage) : 0;
-  }
   std::string found = words[0];
-  if (found == "eval" || found == "bench") found += words.size() > 1 ? " " + words[1] : "";
+  for (const auto& [family, help] : families) {
+    if (words[0] != family) continue;
+    if (words.size() == 1 || words[1] == "--help" || words[1] == "-h") {
+      write_out(help);
+      return words.size() == 1 ? exit_status(ErrorCode::usage) : 0;
+    }
+    found += " " + words[1];
+  }
   throw Error(ErrorCode::usage, "command", "\"" + found + "\"", "one of those that tandem --help lists");
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/standard_io.h"
+#include "eval/acceptance.h"
 #include "eval/parity.h"
 #include "eval/skills.h"
 
@@ -16,6 +17,37 @@ namespace tandem::cli {
 namespace {
 
 constexpr double progress_after_seconds = 2;
+
+// A line that tells how far a long run is, on a terminal only.
+class ProgressLine {
+ public:
+  ~ProgressLine() {
+    if (shown_) std::fputs("\r\x1b[K", stderr);
+  }
+  void show(const std::string& text) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    if (!is_terminal_ || elapsed.count() < progress_after_seconds) return;
+    shown_ = true;
+    std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+  }
+
+ private:
+  bool is_terminal_ = ::isatty(STDERR_FILENO) != 0, shown_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// The reference loop that these settings repeat.
+eval::ReferenceLoop reference_of(const Drafting& drafting, const engine::SamplingParams& sampling) {
+  const auto& policy = drafting.policy;
+  if (sampling.temperature >= 1e-5 || policy.kind != draft::Policy::Kind::fixed || drafting.copy ||
+      drafting.verify != engine::DraftVerify::exact)
+    return eval::ReferenceLoop::none;
+  const auto is_whole = [&](int64_t drafts) { return policy.depth == 0 || policy.depth == drafts; };
+  if (drafting.choice == draft::Choice::mtp && is_whole(3)) return eval::ReferenceLoop::mtp;
+  if (drafting.choice == draft::Choice::dflash2 && is_whole(drafting.shape->draft_rows()))
+    return eval::ReferenceLoop::dflash2;
+  return eval::ReferenceLoop::none;
+}
 
 }  // namespace
 
@@ -26,23 +58,51 @@ int run_eval_skills(const SkillsCommandOptions& options) {
   const int64_t wanted = options.minimum.value_or(std::max<int64_t>(1, std::ssize(skills) - 1));
   LoadedModel model(load);
 
-  const bool show = ::isatty(STDERR_FILENO) != 0;
-  const auto start = std::chrono::steady_clock::now();
-  bool shown = false;
-  const auto progress = [&](int64_t done, int64_t exact) {
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    if (!show || elapsed.count() < progress_after_seconds) return;
-    shown = true;
-    std::fprintf(stderr, "\r%lld of %zu, %lld exact", static_cast<long long>(done), skills.size(),
-                 static_cast<long long>(exact));
-  };
-  const auto report =
-      eval::run_skills(model.engine(), model.tokenizer(), model.defaults().eos_token_ids, skills, progress);
-  if (shown) std::fputs("\r\x1b[K", stderr);
+  eval::SkillsReport report;
+  {
+    ProgressLine line;
+    const auto progress = [&](int64_t done, int64_t exact) {
+      line.show(std::to_string(done) + " of " + std::to_string(skills.size()) + ", " + std::to_string(exact) +
+                " exact");
+    };
+    report = eval::run_skills(model.engine(), model.tokenizer(), model.defaults().eos_token_ids, skills, progress);
+  }
   write_out(options.json ? eval::skills_json(report, wanted) : eval::skills_text(report));
   if (report.exact() >= wanted) return 0;
   throw Error(ErrorCode::failed_check, "skills", std::to_string(report.exact()) + " exact",
               "at least " + std::to_string(wanted) + " of " + std::to_string(skills.size()));
+}
+
+int run_eval_acceptance(const AcceptanceCommandOptions& options) {
+  LoadOptions load = options.load;
+  if (load.model.empty()) load.model = default_model();
+  // Copies would take the place of the drafts that are to be looked at.
+  load.drafting.copy_beside_model = load.drafting.drafter != "mtp" && load.drafting.drafter != "dflash2";
+  LoadedModel model(load);
+  const auto path = options.prompts.empty() ? load.model / "acceptance_prompts.jsonl" : options.prompts;
+  const auto prompts = eval::read_acceptance_prompts(path, model.tokenizer(), model.shape().vocab_size);
+
+  eval::AcceptanceOptions acceptance;
+  acceptance.sampling = default_sampling(model.defaults());
+  acceptance.sampling.temperature = 0;
+  acceptance.sampling = apply(options.sampling, acceptance.sampling);
+  acceptance.max_tokens = options.sampling.max_tokens.value_or(acceptance.max_tokens);
+  acceptance.stop_ids = model.defaults().eos_token_ids;
+  acceptance.reference = reference_of(model.drafting(), acceptance.sampling);
+  eval::AcceptanceReport report;
+  {
+    ProgressLine line;
+    report = eval::run_acceptance(model.engine(), prompts, acceptance, [&](int64_t done) {
+      line.show(std::to_string(done) + " of " + std::to_string(prompts.size()));
+    });
+  }
+  report.drafter = draft::name_of(model.drafting().choice);
+  report.policy = draft::text_of(model.drafting().policy);
+  write_out(options.json ? eval::acceptance_json(report) : eval::acceptance_text(report));
+  if (report.unexplained() == 0) return 0;
+  throw Error(ErrorCode::failed_check, "acceptance",
+              std::to_string(report.unexplained()) + " prompts whose steps are not the reference's",
+              "none, or the model's two best logits within " + std::to_string(acceptance.tie) + " there");
 }
 
 int run_eval_parity(const ParityCommandOptions& options) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/loaded_model.h"
+#include "cli/sampling_options.h"
 
 namespace tandem::cli {
 
@@ -31,5 +32,17 @@ struct ParityCommandOptions {
 
 // Returns 0. Throws Error: failed_check, after the report, if something is outside its tolerance.
 int run_eval_parity(const ParityCommandOptions& options);
+
+struct AcceptanceCommandOptions {
+  LoadOptions load;
+  std::filesystem::path prompts;  // --prompts; empty: acceptance_prompts.jsonl of the model folder
+  SamplingOptions sampling;       // without a temperature: greedy
+  bool json = false;
+};
+
+// Returns 0. Throws Error: failed_check, after the report, if steps yield other numbers of tokens than in the reference
+// loop that the file tells of, and the model's logits are no tie there. Compared are greedy runs with the reference's
+// drafts: mtp or dflash2, all of them verified.
+int run_eval_acceptance(const AcceptanceCommandOptions& options);
 
 }  // namespace tandem::cli

@@ -1,12 +1,15 @@
 // Opens a model folder step by step; each step's error names the file.
 #include "cli/loaded_model.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -51,11 +54,12 @@ forward::Ranks ranks_of(const LoadOptions& options) {
           .decode_context_parallel_size = options.decode_context_parallel_size};
 }
 
-engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape, int64_t weights) {
+engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape, const Drafting& drafting, int64_t weights) {
   const forward::Ranks ranks = ranks_of(options);
   const int threads = engine::threads_of_rank(checked_threads(options.threads), ranks);
   const auto bytes = [&](const forward::Capacity& capacity) {
-    return forward::TextModel::planned_bytes(shape, capacity, threads, ranks);  // rank 0 has the larger half
+    // rank 0 has the larger half
+    return forward::TextModel::planned_bytes(shape, capacity, threads, ranks, drafting.drafter_shape());
   };
   return engine::make_plan(shape.max_position_embeddings, bytes,
                            {.kv_cache_memory = options.kv_cache_memory,
@@ -65,6 +69,8 @@ engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape, int6
                             .kept_states_memory = options.kept_states_memory,
                             .ranks = ranks,
                             .cache_type = cache_type(options.kv_cache_dtype),
+                            .mtp = drafting.mtp,
+                            .max_draft_rows = drafting.draft_rows(options.max_num_seqs),
                             .machine_memory = memory_beside(weights)});
 }
 
@@ -79,7 +85,8 @@ std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shap
 
 // `sampled_tokens`: the tokenizer's size.
 engine::BatchEngineOptions engine_options(const LoadOptions& options, const model::Shape& shape,
-                                          const engine::Plan& plan, int32_t sampled_tokens) {
+                                          const engine::Plan& plan, const Drafting& drafting,
+                                          const draft::TimingTable& table, int32_t sampled_tokens) {
   engine::BatchEngineOptions engine;
   engine.scheduler.vocab_size = static_cast<int32_t>(shape.vocab_size);
   engine.scheduler.sampled_tokens = sampled_tokens;
@@ -90,10 +97,28 @@ engine::BatchEngineOptions engine_options(const LoadOptions& options, const mode
   engine.scheduler.max_waiting = options.max_waiting;
   engine.scheduler.prefill_slice_ms = options.prefill_slice_ms;
   engine.scheduler.fill_share = options.fill_share;
+  engine.scheduler.draft = draft_options(drafting, table);
   engine.watchdog_s = options.watchdog_s;
   // A thread that hangs cannot be joined: nothing is cleaned up.
   if (options.watchdog_exit) engine.on_stuck = [] { std::_Exit(exit_status(ErrorCode::internal)); };
   return engine;
+}
+
+// Of the mapped weights of a DFlash2 drafter.
+int64_t drafter_bytes(const Drafting& drafting) {
+  return drafting.shape ? model::Checkpoint::open(drafting.folder).total_bytes() : 0;
+}
+
+// Processor and so on: tables do not travel.
+std::string name_of_machine() {
+  std::string name = "unknown";
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (!line.starts_with("model name")) continue;
+    name = line.substr(line.find(':') + 1);
+    break;
+  }
+  return fmt::format("{}, {} cores", name, std::thread::hardware_concurrency());
 }
 
 // A recording inside the model's folder would replace, or be taken for, a part of the model.
@@ -123,8 +148,11 @@ int64_t memory_beside(int64_t weights) {
 void check_load(const LoadOptions& options) {
   const auto folder = checked_folder(options.model);
   const auto shape = model::read_shape(folder);
-  const auto plan = plan_of(options, shape, model::Checkpoint::open(folder).total_bytes());
-  engine::check_options(engine_options(options, shape, plan, static_cast<int32_t>(shape.vocab_size)));
+  const auto checkpoint = model::Checkpoint::open(folder);
+  const auto drafting = resolve_drafting(options.drafting, folder, shape, holds_mtp(checkpoint, shape));
+  const auto plan = plan_of(options, shape, drafting, checkpoint.total_bytes() + drafter_bytes(drafting));
+  engine::check_options(
+      engine_options(options, shape, plan, drafting, draft::built_in_table(), static_cast<int32_t>(shape.vocab_size)));
   check_recording(options.record_steps, folder);
 }
 
@@ -194,18 +222,38 @@ api::GenerationDefaults read_generation_defaults(const std::filesystem::path& fo
 }
 
 LoadedModel::LoadedModel(const LoadOptions& options)
-    : folder_(checked_folder(options.model)),
+    : options_(options),
+      folder_(checked_folder(options.model)),
       shape_(model::read_shape(folder_)),
       tokenizer_(checked_tokenizer(folder_, shape_)),
       defaults_(read_generation_defaults(folder_, shape_)),
       checkpoint_(model::Checkpoint::open(folder_)),
       weights_(model::load_text_weights(checkpoint_, shape_)),
-      plan_(plan_of(options, shape_, checkpoint_.total_bytes())),
+      drafting_(resolve_drafting(options.drafting, folder_, shape_, weights_.mtp.has_value())),
+      drafter_files_(drafting_.shape ? std::make_unique<DrafterFiles>(drafting_) : nullptr),
+      plan_(plan_of(options, shape_, drafting_, checkpoint_.total_bytes() + drafter_bytes(drafting_))),
       threads_(plan_.ranks * engine::threads_of_rank(options.threads, ranks_of(options))),
-      runner_(engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options), options.threads)) {
+      table_(stored_table(options.drafting, calibration_key())),
+      runner_(engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options), options.threads,
+                                 drafter_files_ ? drafter_files_->model() : forward::DrafterModel{})) {
   record_steps(options);
-  engine_ = std::make_unique<engine::BatchEngine>(recorder_ ? *recorder_ : *runner_,
-                                                  engine_options(options, shape_, plan_, tokenizer_.size()));
+  engine::StepRunner& runner = recorder_ ? *recorder_ : *runner_;
+  if (drafting_.choice != draft::Choice::none)
+    drafter_ = std::make_unique<draft::ModelDrafter>(
+        runner, drafter_options(drafting_, table_, plan_.capacity, shape_.vocab_size));
+  engine_ = std::make_unique<engine::BatchEngine>(
+      runner, engine_options(options, shape_, plan_, drafting_, table_, tokenizer_.size()), drafter_.get());
+}
+
+std::string LoadedModel::calibration_key() const {
+  return fmt::format(
+      "tandem {}; machine: {}; model config {:08x}, {} bytes; drafter {}; mtp {}; threads {}; ranks {} and {}; cache "
+      "{}; "
+      "chunk {}",
+      TANDEM_VERSION, name_of_machine(), config_crc(folder_), checkpoint_.total_bytes(),
+      drafting_.shape ? fmt::format("{:08x}", config_crc(drafting_.folder)) : "none", drafting_.mtp, threads_,
+      options_.tensor_parallel_size, options_.decode_context_parallel_size,
+      plan_.capacity.cache_type == forward::CacheType::f32 ? "f32" : "bf16", plan_.capacity.max_rows);
 }
 
 void LoadedModel::record_steps(const LoadOptions& options) {
@@ -216,6 +264,7 @@ void LoadedModel::record_steps(const LoadOptions& options) {
   header.ranks = ranks_of(options);
   header.model = name();
   header.config_crc = config_crc(folder_);
+  if (drafting_.shape) header.drafter_crc = config_crc(drafting_.folder);
   recorder_ = std::make_unique<engine::StepRecorder>(*runner_, options.record_steps, header);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/served_model.h"
+#include "cli/drafting.h"
 #include "engine/batch_engine.h"
 #include "engine/plan.h"
 #include "engine/step_runner.h"
@@ -36,6 +37,7 @@ struct LoadOptions {
   double watchdog_s = 0;               // --watchdog-s; 0: none
   bool watchdog_exit = false;          // --watchdog-exit: the process ends with status 70 when the engine is stuck
   std::filesystem::path record_steps;  // --record-steps; empty: none
+  DraftingFlags drafting;
 };
 
 // The bundled model: $TANDEM_HOME/models/nano, else <folder of the program>/../share/tandem/models/nano, else
@@ -80,21 +82,32 @@ class LoadedModel {
   int threads() const { return threads_; }  // of all ranks
   engine::Engine& engine() { return *engine_; }
   std::string name() const;  // the folder's own name
+  const Drafting& drafting() const { return drafting_; }
+  const draft::TimingTable& table() const { return table_; }
+  // Everything that shapes a timing table of this model as it is loaded.
+  std::string calibration_key() const;
+  // The model itself. Only for a caller that knows that no request runs: the engine's thread uses it, too.
+  engine::StepRunner& runner() { return *runner_; }
   // What the dialects need; `names` empty: name(). Points into this object.
   api::ServedModel served(std::vector<std::string> names = {});
 
  private:
   void record_steps(const LoadOptions& options);
 
+  LoadOptions options_;
   std::filesystem::path folder_;
   model::Shape shape_;
   text::Tokenizer tokenizer_;
   api::GenerationDefaults defaults_;
   model::Checkpoint checkpoint_;
   model::TextWeights weights_;
+  Drafting drafting_;
+  std::unique_ptr<DrafterFiles> drafter_files_;
   engine::Plan plan_;
   int threads_;
+  draft::TimingTable table_;
   std::unique_ptr<engine::StepRunner> runner_, recorder_;
+  std::unique_ptr<draft::ModelDrafter> drafter_;
   std::unique_ptr<engine::Engine> engine_;
 };
 

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -17,6 +16,7 @@
 #include "cli/loaded_model.h"
 #include "cli/standard_io.h"
 #include "engine/plan_extras.h"
+#include "engine/step_runner.h"
 #include "model/cache_bytes.h"
 #include "model/checkpoint.h"
 #include "model/split.h"
@@ -64,6 +64,10 @@ Subject open(const PlanOptions& options) {
   return subject;
 }
 
+forward::CacheType cache_type_of(const PlanReport& report) {
+  return report.kv_cache_dtype == "f32" ? forward::CacheType::f32 : forward::CacheType::bf16;
+}
+
 void set_weights(PlanReport& report, const PlanOptions& options, const Subject& subject, const model::Shape& shape) {
   if (subject.checkpoint) {
     report.weights_format = "as stored";
@@ -80,33 +84,48 @@ void set_weights(PlanReport& report, const PlanOptions& options, const Subject& 
   report.weights = engine::weights_in_format(shape, format);
 }
 
-engine::DrafterShape drafter_of(const PlanOptions& options, const Subject& subject) {
-  fs::path folder = options.drafter_model;
-  if (folder.empty()) {
-    const fs::path beside = fs::absolute(subject.path).lexically_normal().string() + "-dflash2";
-    if (is_there(beside / "config.json")) folder = beside;
+// What serve would load beside the text model. A config without weights has no drafter beside it, so --drafter dflash2
+// plans the published one.
+Drafting drafting_of(const PlanOptions& options, const Subject& subject) {
+  const bool has_mtp =
+      subject.checkpoint ? holds_mtp(*subject.checkpoint, subject.shape) : subject.shape.num_nextn_predict_layers > 0;
+  DraftingFlags flags{.drafter = options.drafter, .drafter_model = options.drafter_model};
+  const bool may_be_published = !subject.checkpoint && options.drafter == "dflash2" && options.drafter_model.empty();
+  if (may_be_published) flags.drafter = "auto";  // takes one that is there, and asks for none
+  Drafting drafting = resolve_drafting(flags, subject.path, subject.shape, has_mtp);
+  if (!may_be_published) return drafting;
+  drafting.choice = draft::Choice::dflash2;
+  drafting.mtp = false;
+  if (drafting.shape) return drafting;
+  drafting.shape = model::DrafterShape{};
+  try {
+    model::check_drafter_fits(*drafting.shape, subject.shape, "the published drafter");
+  } catch (const Error& error) {
+    throw Error(ErrorCode::usage, "--drafter", fmt::format("{}: {}", error.where(), error.found()),
+                fmt::format("{}; --drafter-model names another", error.expected()));
   }
-  const engine::DrafterShape drafter =
-      folder.empty() ? engine::DrafterShape{}
-                     : engine::parse_drafter(config_text(folder), (folder / "config.json").string());
-  if (drafter.hidden_size != subject.shape.hidden_size || drafter.vocab_size != subject.shape.vocab_size)
-    throw Error(
-        folder.empty() ? ErrorCode::usage : ErrorCode::bad_file,
-        folder.empty() ? "--drafter" : (folder / "config.json").string(),
-        fmt::format("a drafter of hidden size {} and vocabulary {}{}", drafter.hidden_size, drafter.vocab_size,
-                    folder.empty() ? ", the published one" : ""),
-        fmt::format("{} and {}; --drafter-model names another", subject.shape.hidden_size, subject.shape.vocab_size));
-  return drafter;
+  return drafting;
 }
 
-void set_drafter(PlanReport& report, const PlanOptions& options, const Subject& subject) {
-  if (report.drafter != "dflash2") return;
-  const engine::DrafterShape drafter = drafter_of(options, subject);
+// Bytes of a context row over all drafter layers: ranks of GPUs share the heads; a rank of the CPU path has all of
+// them, in the cache's type.
+int64_t context_row_bytes(const PlanReport& report, bool on_gpus) {
+  const model::DrafterShape& drafter = *report.drafting.shape;
+  if (on_gpus) return drafter.row_bytes(report.ranks.tensor_parallel_size);
+  return drafter.row_bytes(1) * (cache_type_of(report) == forward::CacheType::f32 ? 2 : 1);
+}
+
+void set_drafter(PlanReport& report) {
+  if (!report.drafting.shape) return;
+  const model::DrafterShape& drafter = *report.drafting.shape;
+  const fs::path& folder = report.drafting.folder;
   const int ranks = report.ranks.tensor_parallel_size;
+  const int64_t whole = !folder.empty() && model::has_weights(folder) ? model::Checkpoint::open(folder).total_bytes()
+                                                                      : 2 * drafter.parameters();
   for (int rank = 0; rank < ranks; ++rank)
-    report.drafter_bytes[static_cast<size_t>(rank)] = 2 * drafter.parameters_of_rank(ranks);
-  report.stream_drafter = drafter.row_bytes(ranks) * drafter.ring_rows();
-  report.kept_drafter = drafter.row_bytes(ranks) * drafter.kept_rows();
+    report.drafter_bytes[static_cast<size_t>(rank)] = report.on_gpus ? 2 * drafter.parameters_of_rank(ranks) : whole;
+  report.stream_drafter = context_row_bytes(report, report.on_gpus) * drafter.ring_rows();
+  report.kept_drafter = context_row_bytes(report, report.on_gpus) * drafter.kept_rows();
 }
 
 void set_vision(PlanReport& report, const PlanOptions& options, const Subject& subject) {
@@ -159,28 +178,38 @@ engine::PlanSettings settings_of(const PlanReport& report, const PlanOptions& op
   settings.kept_states_memory = options.kept_states_memory.value_or(
       report.on_gpus ? default_kept_states_memory_of_gpu : engine::default_kept_states_memory);
   settings.ranks = report.ranks;
-  settings.cache_type = report.kv_cache_dtype == "f32" ? forward::CacheType::f32 : forward::CacheType::bf16;
+  settings.cache_type = cache_type_of(report);
+  settings.mtp = report.drafting.mtp;
+  settings.max_draft_rows = report.drafting.draft_rows(options.max_num_seqs);
   settings.memory_of_each_rank = settings.fill_memory = report.on_gpus;
   return settings;
 }
 
-// What is left of the memory beside weights; below 1: they alone do not fit. Ranks of one host share it and the
+// What is left of the memory beside weights; below 1: they alone do not fit. Ranks of one host share it and all
 // weights.
 int64_t memory_left(const PlanReport& report) {
   if (report.on_gpus) return report.usable_memory - std::max(report.resident(0), report.resident(1));
-  return report.usable_memory - report.weights.total - report.drafter_bytes[0] - report.drafter_bytes[1] -
-         report.vision_bytes - report.vision_workspace;
+  return report.usable_memory - report.weights.total - report.drafter_bytes[0] - report.vision_bytes -
+         report.vision_workspace;
+}
+
+// What a rank allocates: of the CPU path as serve plans it; on GPUs with context rows of half of the drafter's heads.
+engine::PlannedBytes planned_bytes(const PlanReport& report, const PlanOptions& options, const model::Shape& shape) {
+  const int threads = report.on_gpus ? 1 : engine::threads_of_rank(checked_threads(options.threads), report.ranks);
+  const engine::PlannedBytes bytes =
+      engine::text_model_bytes(shape, report.ranks, threads, report.row, report.drafting.drafter_shape());
+  if (!report.on_gpus || !report.drafting.shape) return bytes;
+  const model::DrafterShape& drafter = *report.drafting.shape;
+  const int64_t surplus = context_row_bytes(report, false) - context_row_bytes(report, true);
+  const int64_t of_slot = surplus * drafter.ring_rows(), of_kept_state = surplus * drafter.kept_rows();
+  return [bytes, of_slot, of_kept_state](const forward::Capacity& c) {
+    return bytes(c) - c.slots * of_slot - c.kept_states * of_kept_state;
+  };
 }
 
 void set_plan(PlanReport& report, const PlanOptions& options, const model::Shape& shape) {
   report.settings = settings_of(report, options);
-  const int threads = report.on_gpus         ? 1
-                      : options.threads != 0 ? checked_threads(options.threads)
-                                             : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  const engine::PlannedBytes text = engine::text_model_bytes(shape, report.ranks, threads, report.row);
-  const engine::PlannedBytes bytes = [&](const forward::Capacity& capacity) {
-    return text(capacity) + capacity.slots * report.stream_drafter + capacity.kept_states * report.kept_drafter;
-  };
+  const engine::PlannedBytes bytes = planned_bytes(report, options, shape);
   engine::PlanSettings unlimited = report.settings;  // wrong settings are errors, whatever fits
   unlimited.machine_memory = largest_memory;
   try {
@@ -206,16 +235,13 @@ void set_plan(PlanReport& report, const PlanOptions& options, const model::Shape
 }
 
 PlanReport report_of(const PlanOptions& options, const Subject& subject) {
-  check_choice("--drafter", options.drafter, {"auto", "none", "mtp", "dflash2"});
   check_choice("--vision", options.vision, {"on", "off"});
   PlanReport report;
   report.model = subject.path.string();
   set_devices(report, options);
   model::Shape shape = subject.shape;
-  report.drafter = options.drafter != "auto" ? options.drafter : shape.num_nextn_predict_layers > 0 ? "mtp" : "none";
-  if (report.drafter == "mtp" && shape.num_nextn_predict_layers == 0)
-    throw Error(ErrorCode::usage, "--drafter", "mtp, but the model has no MTP layer", "none or dflash2");
-  if (report.drafter != "mtp") shape.num_nextn_predict_layers = 0;
+  report.drafting = drafting_of(options, subject);
+  if (!report.drafting.mtp) shape.num_nextn_predict_layers = 0;
   report.kv_cache_dtype = options.kv_cache_dtype != "auto" ? options.kv_cache_dtype : report.on_gpus ? "bf16" : "f32";
   report.row = model::cache_row(shape, report.kv_cache_dtype);
   report.layers = engine::cached_layers(shape);
@@ -225,7 +251,7 @@ PlanReport report_of(const PlanOptions& options, const Subject& subject) {
   report.stream = engine::slot_parts(rank);
   report.kept_state = engine::kept_state_parts(rank);
   set_weights(report, options, subject, shape);
-  set_drafter(report, options, subject);
+  set_drafter(report);
   set_vision(report, options, subject);
   set_plan(report, options, shape);
   return report;
@@ -240,7 +266,10 @@ void try_choices(PlanReport& report, const PlanOptions& options, const Subject& 
     choices.emplace_back(text, changed);
   };
   if (options.vision == "on") choice("--vision off", [](PlanOptions& o) { o.vision = "off"; });
-  if (report.drafter != "none") choice("--drafter none", [](PlanOptions& o) { o.drafter = "none"; });
+  if (report.drafting.mtp && report.drafting.shape && options.drafter_model.empty())
+    choice("--drafter mtp", [](PlanOptions& o) { o.drafter = "mtp"; });
+  if (report.drafting.choice != draft::Choice::none)
+    choice("--drafter none", [](PlanOptions& o) { o.drafter = "none"; });
   for (const char* dtype : {"bf16", "fp8"})
     if (model::cache_row(subject.shape, dtype).latent_bytes < report.row.latent_bytes)
       choice(std::string("--kv-cache-dtype ") + dtype, [dtype](PlanOptions& o) { o.kv_cache_dtype = dtype; });

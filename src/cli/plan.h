@@ -17,8 +17,9 @@ struct PlanOptions {
   std::string gpus;                     // --gpus 2x96GiB; empty: the host's memory
   std::string host_memory;              // --host-memory 64GiB; empty: this machine's
   std::string kv_cache_dtype = "auto";  // auto: f32 in host memory, bf16 on GPUs
-  std::string drafter = "auto";         // none, mtp, dflash2; auto: mtp where the model has it
-  std::filesystem::path drafter_model;  // folder of a DFlash2 drafter; empty: beside the model, else the published one
+  std::string drafter = "auto";         // as of serve (cli/drafting.h)
+  std::filesystem::path drafter_model;  // folder of a DFlash2 drafter; empty: beside the model; of a bare config.json
+                                        // with --drafter dflash2 the published one
   std::string vision = "off";
   std::string weights;               // format of a bare config.json's weights; empty: what the config says
   double bytes_per_parameter = 0;    // 0: by format
@@ -30,7 +31,7 @@ struct PlanOptions {
   int64_t kv_cache_memory = 0;                // 0: 1 GiB in host memory, on GPUs what is left
   std::optional<int64_t> kept_states_memory;  // none given: 256 MiB in host memory, 1 GiB on GPUs
   double gpu_memory_utilization = 0.95;       // share of a GPU's memory that is planned
-  int threads = 0;                            // --threads, whose scratch is planned; 0: one for each core
+  int threads = 0;  // --threads, of a rank, whose scratch is planned; 0: the cores divided among the ranks
   bool json = false;
 };
 

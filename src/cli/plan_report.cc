@@ -35,10 +35,25 @@ void print_device(Output out, const PlanReport& r) {
                  r.ranks.decode_context_parallel_size);
 }
 
+// Where the DFlash2 drafter comes from; empty: there is none.
+std::string dflash2_name(const Drafting& drafting) {
+  if (!drafting.shape) return "";
+  return drafting.folder.empty() ? "published" : drafting.folder.string();
+}
+
+void print_drafters(Output out, const Drafting& drafting) {
+  std::vector<std::string> loaded;
+  if (drafting.copy) loaded.emplace_back("copies");
+  if (drafting.mtp) loaded.emplace_back("MTP (with the weights)");
+  if (drafting.shape) loaded.push_back(fmt::format("DFlash2 ({})", dflash2_name(drafting)));
+  fmt::format_to(out, "drafter      {}{}{}\n", draft::name_of(drafting.choice), loaded.empty() ? "" : ": ",
+                 fmt::join(loaded, ", "));
+}
+
 void print_weights(Output out, const PlanReport& r) {
   fmt::format_to(out, "weights      {} parameters, {}: {} bytes ({})\n", grouped(r.weights.parameters),
                  r.weights_format, grouped(r.weights.total), gib(r.weights.total));
-  fmt::format_to(out, "drafter      {}{}\n", r.drafter, r.drafter == "mtp" ? ", with the weights" : "");
+  print_drafters(out, r.drafting);
   fmt::format_to(out, "vision       {}\n", r.vision_bytes == 0 ? "off" : "on");
 }
 
@@ -76,9 +91,9 @@ void print_plan(Output out, const PlanReport& r) {
   print_row(out, r, "drafter", r.drafter_bytes);
   print_row(out, r, "vision, with workspace", {r.vision_bytes + r.vision_workspace, 0});
   print_row(out, r, fmt::format("pool of {} pages", grouped(c.pages)).c_str(), both(c.pages * plan.page_bytes));
-  print_row(out, r, fmt::format("{} streams", c.slots).c_str(), both(c.slots * plan.stream_bytes));
+  print_row(out, r, fmt::format("{} streams", c.slots).c_str(), both(c.slots * r.stream_bytes()));
   print_row(out, r, fmt::format("{} kept states", grouped(c.kept_states)).c_str(),
-            both(c.kept_states * plan.kept_state_bytes));
+            both(c.kept_states * r.kept_state_bytes()));
   print_row(out, r, fmt::format("activations of {} rows", c.max_rows).c_str(), both(r.activations()));
   print_row(out, r, "all", {r.resident(0) + plan.total_bytes, r.resident(1) + plan.total_bytes});
   fmt::format_to(out, "\npool         {} rows of all ranks\n", grouped(plan.pool_rows));
@@ -128,6 +143,7 @@ Json capacity_json(const PlanReport& r) {
           {"max_num_seqs", c.slots},
           {"kept_states", c.kept_states},
           {"max_num_batched_tokens", c.max_rows},
+          {"max_logit_rows", c.max_logit_rows},
           {"activation_bytes", r.activations()},
           {"planned_bytes", plan.total_bytes},
           {"rank_bytes", totals}};
@@ -151,8 +167,7 @@ double PlanReport::bytes_per_token() const {
 
 int64_t PlanReport::activations() const {
   const forward::Capacity& c = plan->capacity;
-  return plan->total_bytes - c.pages * plan->page_bytes - c.slots * plan->stream_bytes -
-         c.kept_states * plan->kept_state_bytes;
+  return plan->total_bytes - c.pages * plan->page_bytes - c.slots * stream_bytes() - c.kept_states * kept_state_bytes();
 }
 
 std::string plan_text(const PlanReport& report) {
@@ -181,7 +196,11 @@ std::string plan_json(const PlanReport& r) {
                  {"usable_bytes", r.usable_memory}}},
                {"tensor_parallel_size", r.ranks.tensor_parallel_size},
                {"decode_context_parallel_size", r.ranks.decode_context_parallel_size},
-               {"drafter", r.drafter},
+               {"drafter", draft::name_of(r.drafting.choice)},
+               {"drafters",
+                {{"copy", r.drafting.copy},
+                 {"mtp", r.drafting.mtp},
+                 {"dflash2", r.drafting.shape ? Json(dflash2_name(r.drafting)) : Json(nullptr)}}},
                {"vision", r.vision_bytes > 0},
                {"weights", weights_json(r)},
                {"cache",

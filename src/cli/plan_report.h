@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/drafting.h"
 #include "engine/plan.h"
 #include "engine/plan_bytes.h"
 #include "engine/plan_weights.h"
@@ -24,8 +25,8 @@ struct PlanReport {
   // Weights and what stands beside them, bytes by rank.
   std::string weights_format;
   engine::WeightBytes weights;
-  std::string drafter;
-  std::array<int64_t, 2> drafter_bytes{};
+  Drafting drafting;                               // a DFlash2 drafter without a folder: the published one's sizes
+  std::array<int64_t, 2> drafter_bytes{};          // of a DFlash2 drafter; ranks of one host share them
   int64_t vision_bytes = 0, vision_workspace = 0;  // of rank 0
   // Cache.
   std::string kv_cache_dtype;
@@ -42,7 +43,11 @@ struct PlanReport {
 
   int64_t resident(int rank) const;  // bytes of a rank beside the plan
   double bytes_per_token() const;    // of a rank's pool
-  int64_t activations() const;       // the plan without pool, streams and kept states
+  // The plan without pool, streams and kept states: scratch of a step's rows, of threads and of the drafter's blocks,
+  // each piece rounded up to 64 bytes.
+  int64_t activations() const;
+  int64_t stream_bytes() const { return stream.total() + stream_drafter; }
+  int64_t kept_state_bytes() const { return kept_state.total() + kept_drafter; }
 };
 
 std::string plan_text(const PlanReport& report);  // lines, each ended

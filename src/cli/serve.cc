@@ -104,6 +104,7 @@ LoadOptions load_options(const ServeOptions& options) {
   load.watchdog_s = options.watchdog_s;
   load.watchdog_exit = options.watchdog_exit;
   load.record_steps = options.record_steps;
+  load.drafting = options.drafting;
   return load;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/drafting.h"
 #include "engine/plan.h"
 
 namespace tandem::cli {
@@ -35,11 +36,12 @@ struct ServeOptions {
   double watchdog_s = 300;             // --watchdog-s: a step that takes longer is reported as stuck; 0: off
   bool watchdog_exit = false;          // --watchdog-exit: and the process ends with status 70
   std::filesystem::path record_steps;  // --record-steps FILE
-  double request_timeout_s = 0;        // --request-timeout-s: longest life of a request; 0: no limit
-  std::optional<bool> open_metrics;    // --open-metrics true or false; default: true on a loopback listener
-  int64_t max_queued_requests = 256;   // --max-queued-requests: more are answered with 429
-  double sse_keepalive_s = 15;         // --sse-keepalive-s: silence before a comment is sent; 0: off
-  double drain_timeout_s = 30;         // --drain-timeout-s: how long SIGTERM lets running requests finish
+  DraftingFlags drafting;
+  double request_timeout_s = 0;       // --request-timeout-s: longest life of a request; 0: no limit
+  std::optional<bool> open_metrics;   // --open-metrics true or false; default: true on a loopback listener
+  int64_t max_queued_requests = 256;  // --max-queued-requests: more are answered with 429
+  double sse_keepalive_s = 15;        // --sse-keepalive-s: silence before a comment is sent; 0: off
+  double drain_timeout_s = 30;        // --drain-timeout-s: how long SIGTERM lets running requests finish
 };
 
 // Throws what run_serve() would throw for these settings and this model folder's config and tensor names, without

@@ -21,8 +21,9 @@ namespace tandem::engine {
 namespace {
 
 constexpr std::array<char, 8> magic = {'T', 'N', 'D', 'M', 'S', 'T', 'E', 'P'};
-constexpr uint32_t version = 1;
-constexpr uint32_t mark_of_result = 0x544C5352;  // "RSLT"
+constexpr uint32_t version = 2;
+constexpr uint32_t with_mtp = 1, with_drafter = 2;  // flags
+constexpr uint32_t mark_of_result = 0x544C5352;     // "RSLT"
 constexpr size_t longest_name = 255;
 
 constexpr int64_t most_rows = 65536;
@@ -34,9 +35,10 @@ struct HeaderFields {
   int64_t pages = 0, max_stream_pages = 0;
   uint32_t cache_type = 0;
   int32_t tensor_parallel_size = 0, decode_context_parallel_size = 0;
-  uint32_t config_crc = 0, name_length = 0, reserved = 0;
+  uint32_t config_crc = 0, name_length = 0, flags = 0;
+  uint32_t drafter_crc = 0, reserved = 0;
 };
-static_assert(sizeof(HeaderFields) == 64 && std::has_unique_object_representations_v<HeaderFields>);
+static_assert(sizeof(HeaderFields) == 72 && std::has_unique_object_representations_v<HeaderFields>);
 
 template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {
@@ -58,6 +60,8 @@ HeaderFields fields_of(const RecordingHeader& header, size_t name_length) {
           .decode_context_parallel_size = header.ranks.decode_context_parallel_size,
           .config_crc = header.config_crc,
           .name_length = static_cast<uint32_t>(name_length),
+          .flags = (capacity.mtp ? with_mtp : 0) | (header.drafter_crc ? with_drafter : 0),
+          .drafter_crc = header.drafter_crc.value_or(0),
           .reserved = 0};
 }
 
@@ -127,7 +131,13 @@ void check_recording_file(const std::filesystem::path& file) {
   if (opened.value < 0 || !begins_as_recording(opened.value)) not_a_recording(file.string());
 }
 
-uint32_t crc_of_logits(std::span<const float> logits) { return crc32c(std::as_bytes(logits)); }
+uint32_t crc_of_result(const StepRunner& runner) {
+  const forward::DraftLattices lattices = runner.lattices();
+  if (lattices.streams == 0) return crc32c(std::as_bytes(runner.logits()));
+  const std::array<uint32_t, 3> parts = {crc32c(std::as_bytes(lattices.ids)), crc32c(std::as_bytes(lattices.unary)),
+                                         crc32c(std::as_bytes(lattices.edges))};
+  return crc32c(bytes_of(parts));
+}
 
 StepRecorder::StepRecorder(StepRunner& runner, const std::filesystem::path& file, const RecordingHeader& header)
     : runner_(runner), name_(file.string()), file_(open_to_record(name_)) {
@@ -155,7 +165,7 @@ void StepRecorder::run(const forward::Step& step) {
     write(step_);
   }
   runner_.run(step);
-  if (file_) write(bytes_of(std::array<uint32_t, 2>{mark_of_result, crc_of_logits(runner_.logits())}));
+  if (file_) write(bytes_of(std::array<uint32_t, 2>{mark_of_result, crc_of_result(runner_)}));
 }
 
 RecordingReader::RecordingReader(std::span<const std::byte> bytes, std::string name)
@@ -182,6 +192,7 @@ void RecordingReader::read_header() {
   if (crc != crc32c(bytes_.first(end))) bad("a header with a wrong checksum", "an undamaged one");
   if (fields.cache_type > static_cast<uint32_t>(forward::CacheType::bf16))
     bad(fmt::format("cache type {}", fields.cache_type), "0 or 1");
+  if (fields.flags > (with_mtp | with_drafter)) bad(fmt::format("flags {}", fields.flags), "0 to 3");
   if (const char* size = wrong_size(fields))
     bad(fmt::format("{} out of their range", size), "sizes that a server can have");
   header_.capacity = {.slots = fields.slots,
@@ -191,17 +202,19 @@ void RecordingReader::read_header() {
                       .max_logit_rows = fields.max_logit_rows,
                       .kept_states = fields.kept_states,
                       .page_rows = fields.page_rows,
-                      .cache_type = static_cast<forward::CacheType>(fields.cache_type)};
+                      .cache_type = static_cast<forward::CacheType>(fields.cache_type),
+                      .mtp = (fields.flags & with_mtp) != 0};
   header_.ranks = {.rank = 0,
                    .tensor_parallel_size = fields.tensor_parallel_size,
                    .decode_context_parallel_size = fields.decode_context_parallel_size};
   header_.config_crc = fields.config_crc;
+  if ((fields.flags & with_drafter) != 0) header_.drafter_crc = fields.drafter_crc;
   header_.model.assign(reinterpret_cast<const char*>(bytes_.data()) + fixed, fields.name_length);
   at_ = end + 4;
 }
 
 bool RecordingReader::next(RecordedStep& recorded) {
-  recorded.logits_crc.reset();
+  recorded.result_crc.reset();
   const size_t left = bytes_.size() - at_;
   if (left == 0) return false;
   uint32_t length = 0;
@@ -224,7 +237,7 @@ bool RecordingReader::next(RecordedStep& recorded) {
   }
   std::memcpy(&result, bytes_.data() + at_, sizeof result);
   if (result[0] != mark_of_result) bad("no result after a step", "one");
-  recorded.logits_crc = result[1];
+  recorded.result_crc = result[1];
   at_ += sizeof result;
   return true;
 }

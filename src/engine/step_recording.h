@@ -18,10 +18,11 @@
 namespace tandem::engine {
 
 struct RecordingHeader {
-  forward::Capacity capacity;  // of each rank
-  forward::Ranks ranks;        // sizes
-  std::string model;           // name, for people
-  uint32_t config_crc = 0;     // CRC32C of config.json
+  forward::Capacity capacity;           // of each rank
+  forward::Ranks ranks;                 // sizes
+  std::string model;                    // name, for people
+  uint32_t config_crc = 0;              // CRC32C of config.json
+  std::optional<uint32_t> drafter_crc;  // of the DFlash2 drafter's; none: there was none
 };
 
 // Throws Error(usage) for a file that is not empty and not a recording: recording would destroy it. What does not
@@ -38,6 +39,7 @@ class StepRecorder : public StepRunner {
 
   void run(const forward::Step& step) override;
   std::span<const float> logits() const override { return runner_.logits(); }
+  forward::DraftLattices lattices() const override { return runner_.lattices(); }
 
  private:
   void write(std::span<const std::byte> bytes);
@@ -53,7 +55,7 @@ class StepRecorder : public StepRunner {
 
 struct RecordedStep {
   forward::Step step;
-  std::optional<uint32_t> logits_crc;  // absent: the step did not end
+  std::optional<uint32_t> result_crc;  // absent: the step did not end
 };
 
 class RecordingReader {
@@ -78,6 +80,7 @@ class RecordingReader {
   bool is_cut_off_ = false;
 };
 
-uint32_t crc_of_logits(std::span<const float> logits);
+// Of the logits of its last run, or of the lattices (CRC32C of the CRC32Cs of ids, unary and edges).
+uint32_t crc_of_result(const StepRunner& runner);
 
 }  // namespace tandem::engine

@@ -77,8 +77,8 @@ TEST_F(RecordingTest, ReplaysGiveTheSameChecksums) {
     ASSERT_LT(count, steps_.size());
     EXPECT_EQ(recorded.step, steps_[count]);
     model.run(recorded.step);
-    ASSERT_TRUE(recorded.logits_crc);
-    EXPECT_EQ(*recorded.logits_crc, crc_of_logits(model.logits()));
+    ASSERT_TRUE(recorded.result_crc);
+    EXPECT_EQ(*recorded.result_crc, crc_of_result(model));
   }
   EXPECT_EQ(count, steps_.size());
   EXPECT_GT(count, 10u);
@@ -90,7 +90,7 @@ TEST_F(RecordingTest, AFailedStepIsTheLastOneAndHasNoResult) {
   RecordingReader reader(bytes, "file");
   RecordedStep recorded;
   size_t count = 0;
-  while (reader.next(recorded)) EXPECT_EQ(recorded.logits_crc.has_value(), ++count <= steps_.size());
+  while (reader.next(recorded)) EXPECT_EQ(recorded.result_crc.has_value(), ++count <= steps_.size());
   EXPECT_EQ(count, steps_.size() + 1);
   EXPECT_EQ(recorded.step, steps_.back());
   EXPECT_FALSE(reader.is_cut_off());
@@ -125,13 +125,13 @@ TEST_F(RecordingTest, DamageIsFound) {
   for (size_t at = 0; at < std::min<size_t>(bytes.size(), 1500); ++at) {
     auto damaged = bytes;
     damaged[at] ^= std::byte{0x40};
-    const bool is_crc_of_logits = !refused(damaged);
-    if (!is_crc_of_logits) continue;
+    const bool is_crc_of_result = !refused(damaged);
+    if (!is_crc_of_result) continue;
     // The checksums of results are what a replay compares; all else is covered.
     RecordingReader whole(bytes, "file"), other(damaged, "file");
     RecordedStep a, b;
     bool differs = false;
-    while (whole.next(a) && other.next(b)) differs = differs || a.logits_crc != b.logits_crc;
+    while (whole.next(a) && other.next(b)) differs = differs || a.result_crc != b.result_crc;
     EXPECT_TRUE(differs) << at;
   }
   EXPECT_TRUE(refused({}));
