@@ -9,6 +9,7 @@
 #include "api/errors.h"
 #include "api/json_body.h"
 #include "api/random.h"
+#include "api/reply_text.h"
 #include "chat/messages.h"
 #include "chat/render.h"
 
@@ -108,6 +109,8 @@ PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, 
   if (!request.ignore_eos) {
     for (const int32_t id : turn_end_ids(model)) append_unique(engine_request.stop_token_ids, id);
   }
+  engine_request.drafter = request.drafter;
+  engine_request.ends_after = stop_rule(*model.tokenizer, prompt.reasoning_open, request);
   engine_request.sampling = request.sampling;
   engine_request.sampling.seed = request.seed             ? *request.seed
                                  : rules.seed_from_prompt ? seed_of_prompt(engine_request.prompt_ids)

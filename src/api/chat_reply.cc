@@ -1,6 +1,7 @@
 // Chat replies as JSON text, keys in the order of D.4.
 #include "api/chat_reply.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -23,13 +24,45 @@ Json usage_json(const Usage& usage) {
   json["completion_tokens"] = usage.completion_tokens;
   json["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
   json["prompt_tokens_details"]["cached_tokens"] = usage.cached_tokens;
-  json["completion_tokens_details"]["reasoning_tokens"] = usage.reasoning_tokens;
+  Json& details = json["completion_tokens_details"];
+  details["reasoning_tokens"] = usage.reasoning_tokens;
+  if (usage.drafts) {
+    details["accepted_prediction_tokens"] = usage.drafts->accepted;
+    details["rejected_prediction_tokens"] = usage.drafts->drafted - usage.drafts->accepted;
+  }
   return json;
 }
 
 // Three decimals: milliseconds measured by a clock of microseconds.
 Json rounded(const std::optional<double>& value) {
   return value ? Json(std::round(*value * 1000) / 1000) : Json(nullptr);
+}
+
+Json quotient(int64_t dividend, int64_t divisor) {
+  if (divisor == 0) return nullptr;
+  return rounded(static_cast<double>(dividend) / static_cast<double>(divisor));
+}
+
+// vLLM's names. Every step that had the pending token as a row counts, with drafts or without, so that the mean is
+// tokens a step (spec/speculation.md 6.1), and what a step yielded is what it emitted, the stop token included.
+Json drafts_json(const engine::DraftStats& drafts) {
+  const auto& tried = drafts.drafted_at;
+  const auto most = static_cast<size_t>(std::find(tried.begin(), tried.end(), 0) - tried.begin());
+  Json histogram = Json::array();
+  int64_t tokens = 0;
+  for (size_t n = 1; n <= most + 1; ++n) {
+    histogram.push_back(drafts.tokens_of_step[n]);
+    tokens += static_cast<int64_t>(n) * drafts.tokens_of_step[n];
+  }
+  Json json;
+  json["mean_acceptance_length"] = quotient(tokens, drafts.steps);
+  json["draft_acceptance_rate"] = quotient(drafts.accepted, drafts.drafted);
+  json["acceptance_histogram"] = std::move(histogram);
+  json["num_spec_steps"] = drafts.steps;
+  json["num_accepted_draft_tokens"] = drafts.accepted;
+  json["num_draft_tokens"] = drafts.drafted;
+  json["num_spec_tokens"] = most;
+  return json;
 }
 
 Json metrics_json(const Metrics& metrics) {
@@ -39,6 +72,7 @@ Json metrics_json(const Metrics& metrics) {
   json["queue_time_ms"] = rounded(metrics.queue_time_ms);
   json["mean_itl_ms"] = rounded(metrics.mean_itl_ms);
   json["tokens_per_second"] = rounded(metrics.tokens_per_second);
+  json["speculative_decoding"] = drafts_json(metrics.drafts);
   json["seed"] = metrics.seed;
   return json;
 }

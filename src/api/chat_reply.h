@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "chat/stream_parser.h"
+#include "engine/engine.h"
 
 namespace tandem::api {
 
@@ -24,6 +25,7 @@ struct Usage {
   int64_t completion_tokens = 0;  // reasoning, markup and the final stop token included
   int64_t cached_tokens = 0;      // prompt tokens that were not computed again
   int64_t reasoning_tokens = 0;
+  std::optional<engine::DraftStats> drafts;  // known when the reply has ended
 };
 
 // Measured at the front end. Empty: nothing was measured (no token, or only one).
@@ -34,6 +36,7 @@ struct Metrics {
   std::optional<double> generation_time_ms;      // first token -> last token
   std::optional<double> mean_itl_ms;             // generation time over the gaps between tokens
   std::optional<double> tokens_per_second;       // gaps between tokens over generation time
+  engine::DraftStats drafts;                     // the engine's
 };
 
 // monostate: null; a stop string; the id of a stop token other than the model's own.

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "api/errors.h"
+#include "base/error.h"
 #include "base/log.h"
 
 namespace tandem::api {
@@ -147,6 +148,7 @@ constexpr std::array known_fields = std::to_array<std::string_view>({
     "ec_transfer_params",
     "stream_interval",
     "draft",
+    "drafter",
     "cache_prompt",
     "id_slot",
     "mirostat_tau",
@@ -306,6 +308,23 @@ void read_cache_salt(const JsonBody& body, ChatRequest& request) {
   }
 }
 
+// Whether the drafter that is asked for is loaded is the engine's to say.
+void read_drafter(const JsonBody& body, ChatRequest& request) {
+  if (const auto name = body.string("drafter")) {
+    try {
+      request.drafter = draft::parse_choice(*name, "drafter");
+    } catch (const Error& error) {
+      throw invalid_field("drafter", fmt::format("found {}; expected {}", error.found(), error.expected()));
+    }
+  }
+  const auto draft = body.boolean("draft");
+  if (!draft) return;
+  if (request.drafter && *draft == (*request.drafter == draft::Choice::none)) {
+    throw invalid_field("draft", fmt::format("{} contradicts drafter '{}'", *draft, draft::name_of(*request.drafter)));
+  }
+  if (!*draft) request.drafter = draft::Choice::none;
+}
+
 }  // namespace
 
 ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
@@ -325,6 +344,7 @@ ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
   read_stops(body, model, request);
   read_reasoning_object(body, request);
   read_cache_salt(body, request);
+  read_drafter(body, request);
   refuse_unsupported_values(body);
   check_tool_choice(body);
   check_formats(body);

@@ -9,6 +9,7 @@
 
 #include "api/json_body.h"
 #include "api/served_model.h"
+#include "draft/proposal.h"
 #include "engine/engine.h"
 
 namespace tandem::api {
@@ -27,7 +28,8 @@ struct ChatRequest {
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
   bool include_reasoning = true;
-  std::string cache_salt;  // kept prefixes are shared among requests of one salt
+  std::string cache_salt;                // kept prefixes are shared among requests of one salt
+  std::optional<draft::Choice> drafter;  // `drafter`, or none by `draft`: false; else the server's default
 };
 
 // Throws ApiError 400 naming the field: wrong type, out of range, or a field of D.2 that would change the reply and is

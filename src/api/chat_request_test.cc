@@ -86,6 +86,30 @@ TEST(ChatRequest, ReadsEveryField) {
   EXPECT_FALSE(request.include_reasoning);
 }
 
+TEST(ChatRequest, Drafters) {
+  using draft::Choice;
+  EXPECT_FALSE(parse("").drafter);
+  EXPECT_FALSE(parse(R"("drafter":null,"draft":null)").drafter);
+  EXPECT_FALSE(parse(R"("draft":true)").drafter);  // the server's default
+  EXPECT_EQ(parse(R"("draft":false)").drafter, Choice::none);
+  const std::vector<std::pair<const char*, Choice>> names = {{"none", Choice::none},
+                                                             {"copy", Choice::copy},
+                                                             {"mtp", Choice::mtp},
+                                                             {"dflash2", Choice::dflash2},
+                                                             {"auto", Choice::automatic}};
+  for (const auto& [name, choice] : names) {
+    const std::string field = fmt::format(R"("drafter":"{}")", name);
+    EXPECT_EQ(parse(field).drafter, choice) << name;
+    const bool drafts = choice != Choice::none;
+    EXPECT_EQ(parse(fmt::format(R"({},"draft":{})", field, drafts)).drafter, choice) << name;
+    expect_refused(fmt::format(R"({},"draft":{})", field, !drafts), "draft");
+  }
+  for (const auto* value : {R"("eagle")", R"("")", R"("AUTO")", "true", "3", "[]", R"({"name":"mtp"})"})
+    expect_refused(fmt::format(R"("drafter":{})", value), "drafter");
+  EXPECT_NE(refusal(R"("drafter":"eagle")").find("none, copy, mtp, dflash2 or auto"), std::string::npos);
+  for (const auto* value : {R"("false")", "0", "1", "{}"}) expect_refused(fmt::format(R"("draft":{})", value), "draft");
+}
+
 TEST(ChatRequest, NullsCountAsAbsent) {
   const ChatRequest request = parse(
       R"("model":null,"stream":null,"stream_options":null,"temperature":null,"top_p":null,"top_k":null,"seed":null,)"

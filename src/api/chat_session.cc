@@ -60,6 +60,7 @@ void ChatSession::on_event(const engine::Event& event, Clock::time_point time) {
 
 void ChatSession::on_finished(const engine::Event& event, Clock::time_point time) {
   finished_ = event;
+  if (text_.matched_stop()) return pump();  // however the engine ended: the reply is complete
   switch (event.reason) {
     case engine::FinishReason::error:
       log(LogLevel::error, "request {}: {}", trace_.id(), event.error);
@@ -92,19 +93,19 @@ void ChatSession::pump() {
     responder_->on_drained([self = shared_from_this()] { self->pump(); });
     return;
   }
-  bool matched = false;
-  while (!pending_.empty() && !matched) {
+  while (!pending_.empty() && !text_.matched_stop()) {
     const TimedToken token = pending_.front();
     pending_.pop_front();
     trace_.token(token.time);
-    if (token.id >= 0) matched = text_.push(token.id, pieces_);
+    // The engine ends there by itself, unless its rule fell silent. Its last event has the figures of the drafts.
+    if (token.id >= 0 && text_.push(token.id, pieces_)) model_.engine->cancel(number_);
   }
-  if (matched) {
-    model_.engine->cancel(number_);
+  if (text_.matched_stop()) pending_.clear();
+  if (finished_ && text_.matched_stop()) {
     ending_ = {"stop", *text_.matched_stop(), false};
     return complete();
   }
-  if (finished_ && pending_.empty()) {
+  if (finished_) {
     const bool stopped = finished_->reason == engine::FinishReason::stop;
     text_.finish(stopped, pieces_);
     ending_.finish_reason = stopped ? "stop" : "length";
@@ -129,7 +130,7 @@ void ChatSession::send_pieces() {
 void ChatSession::complete() {
   if (request_.stream) {
     send_pieces();
-    responder_->send_event(final_chunk(head_, ending_, trace_.reply_metrics(seed_), chunk_usage()));
+    responder_->send_event(final_chunk(head_, ending_, metrics(), chunk_usage()));
     if (request_.include_usage) responder_->send_event(usage_chunk(head_, usage()));
     responder_->send_event("[DONE]");
     responder_->close_stream();
@@ -146,7 +147,7 @@ void ChatSession::complete() {
   const bool reasoning_only = content.empty() && text_.ended_in_reasoning();
   Reply reply;
   reply.body = full_reply(head_, null_if(reasoning_only, content), null_if(reasoning.empty(), reasoning), ending_,
-                          usage(), trace_.reply_metrics(seed_));
+                          usage(), metrics());
   responder_->reply(std::move(reply));
   end(outcome());
 }
@@ -185,7 +186,15 @@ ChunkUsage ChatSession::chunk_usage() {
 }
 
 Usage ChatSession::usage() const {
-  return {trace_.prompt_tokens(), trace_.tokens(), trace_.cached_tokens(), text_.reasoning_tokens()};
+  Usage usage{trace_.prompt_tokens(), trace_.tokens(), trace_.cached_tokens(), text_.reasoning_tokens(), {}};
+  if (finished_) usage.drafts = finished_->drafts;
+  return usage;
+}
+
+Metrics ChatSession::metrics() const {
+  Metrics metrics = trace_.reply_metrics(seed_);
+  metrics.drafts = finished_->drafts;
+  return metrics;
 }
 
 }  // namespace tandem::api

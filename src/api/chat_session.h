@@ -51,6 +51,7 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   void send_pieces();
   ChunkUsage chunk_usage();
   Usage usage() const;
+  Metrics metrics() const;  // of a reply that has ended
   bool ends_by_own_stop_id(int32_t id) const;
 
   const ServedModel& model_;

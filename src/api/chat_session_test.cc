@@ -1,4 +1,6 @@
 // The life of a chat reply over a scripted engine: shapes, order of the stream, stops, failures, clients that leave.
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -62,7 +64,10 @@ TEST_F(ChatSessionTest, FullReply) {
                                  {"completion_tokens", reply_tokens},
                                  {"total_tokens", prompt_tokens + reply_tokens},
                                  {"prompt_tokens_details", {{"cached_tokens", 0}}},
-                                 {"completion_tokens_details", {{"reasoning_tokens", reasoning_tokens}}}}));
+                                 {"completion_tokens_details",
+                                  {{"reasoning_tokens", reasoning_tokens},
+                                   {"accepted_prediction_tokens", 0},
+                                   {"rejected_prediction_tokens", 0}}}}));
   EXPECT_EQ(body["metrics"]["seed"], 7);
   for (const auto* name : {"time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms"}) {
     EXPECT_GE(body["metrics"][name].get<double>(), 0) << name;
@@ -204,6 +209,124 @@ TEST_F(ChatSessionTest, StopStringEndsTheReply) {
   setup.engine.finish(FinishReason::cancelled);  // comes later and changes nothing
   setup.executor.run();
   EXPECT_EQ(responder->replies.size(), 1u);
+}
+
+// What the engine asks with every token, so that it ends by itself where the text's own matching does.
+TEST_F(ChatSessionTest, TheEngineIsToldWhereAStopStringEnds) {
+  Setup setup;
+  setup.chat("");
+  EXPECT_FALSE(setup.engine.request(0).ends_after);  // nothing to look for
+  setup.chat(R"("stop":["o 7","二"])");
+  const auto ends_at = [](const engine::Request& request, const std::vector<int32_t>& ids) {
+    size_t count = 0;
+    while (count < ids.size() && !request.ends_after(ids[count])) ++count;
+    return count;
+  };
+  const auto ids = model_->ids("o 7 in thought</think>two 7 three");
+  const auto last = model_->ids("o 7 in thought</think>two 7").size() - 1;
+  EXPECT_EQ(ends_at(setup.engine.request(1), ids), last);
+  // A character whose bytes are several tokens is complete with the last of them.
+  setup.chat(R"("stop":"二")");
+  const auto bytes = model_->ids("</think>二!");
+  ASSERT_GT(bytes.size(), 3u);
+  EXPECT_EQ(ends_at(setup.engine.request(2), bytes), bytes.size() - 2);
+  // min_tokens counts here as it does in the text.
+  setup.chat(fmt::format(R"("stop":"7","min_tokens":{})", model_->ids("</think>7").size()));
+  EXPECT_EQ(ends_at(setup.engine.request(3), model_->ids("</think>7 7 7")), model_->ids("</think>7 7").size() - 1);
+}
+
+TEST_F(ChatSessionTest, AStopStringThatOnlyTheTextSeesCancels) {
+  Setup setup;
+  setup.engine.keeps_going = true;
+  const auto whole = setup.chat(R"("stop":"7")");
+  const auto streamed = setup.chat(R"("stop":"7","stream":true,"stream_options":{"include_usage":true})");
+  for (size_t i = 0; i < 2; ++i) {
+    setup.engine.admit(i);
+    setup.engine.tokens(model_->ids("</think>one 7 three"), i);
+    setup.executor.run();
+    EXPECT_TRUE(setup.engine.cancelled(i));
+    setup.engine.tokens(model_->ids(" four"), i);
+    setup.executor.run();
+  }
+  EXPECT_TRUE(whole->replies.empty());
+  EXPECT_FALSE(streamed->closed);
+  setup.engine.finish(FinishReason::cancelled, -1, {}, 0);
+  setup.engine.finish(FinishReason::error, -1, "too late to matter", 1);
+  setup.executor.run();
+  const Json choice = only_reply(*whole, 200)["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "one ");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "7");
+  ASSERT_GE(streamed->events.size(), 3u);
+  EXPECT_EQ(streamed->events.back(), "[DONE]");
+  const Json usage = Json::parse(streamed->events[streamed->events.size() - 2])["usage"];
+  EXPECT_EQ(usage["completion_tokens"], model_->ids("</think>one 7").size());
+}
+
+TEST_F(ChatSessionTest, FiguresOfDrafts) {
+  Setup setup;
+  engine::DraftStats& drafts = setup.engine.drafts;
+  drafts.begin_step(0);  // a plain step
+  drafts.add_token(0, false);
+  drafts.begin_step(3);  // two drafts accepted, one rejected
+  drafts.add_token(0, true);
+  drafts.add_token(1, true);
+  drafts.add_token(2, false);
+  drafts.begin_step(2);  // the reply ends with an accepted draft
+  drafts.add_token(0, true);
+  const Json expected = {{"mean_acceptance_length", 1.667},
+                         {"draft_acceptance_rate", 0.6},
+                         {"acceptance_histogram", {2, 0, 1, 0}},
+                         {"num_spec_steps", 3},
+                         {"num_accepted_draft_tokens", 3},
+                         {"num_draft_tokens", 5},
+                         {"num_spec_tokens", 3}};
+  const auto whole = setup.chat("");
+  const auto streamed =
+      setup.chat(R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+  setup.answer("</think>5", 0);
+  setup.answer("</think>5", 1);
+  const Json body = only_reply(*whole, 200);
+  EXPECT_EQ(body["metrics"]["speculative_decoding"], expected);
+  const Json details = {{"reasoning_tokens", 1}, {"accepted_prediction_tokens", 3}, {"rejected_prediction_tokens", 2}};
+  EXPECT_EQ(body["usage"]["completion_tokens_details"], details);
+  const auto& events = streamed->events;
+  ASSERT_GE(events.size(), 4u);
+  EXPECT_EQ(Json::parse(events[events.size() - 3])["metrics"]["speculative_decoding"], expected);
+  for (const size_t from_end : {2u, 3u})
+    EXPECT_EQ(Json::parse(events[events.size() - from_end])["usage"]["completion_tokens_details"], details);
+  EXPECT_EQ(Json::parse(events[1])["usage"]["completion_tokens_details"], Json({{"reasoning_tokens", 1}}));
+}
+
+TEST_F(ChatSessionTest, FiguresWithoutAnyStep) {
+  Setup setup;
+  const auto responder = setup.chat(R"("max_tokens":1)");  // the prompt gives the only token
+  setup.engine.admit();
+  setup.engine.tokens(model_->ids("</think>"));
+  setup.engine.finish(FinishReason::length);
+  setup.executor.run();
+  const Json figures = only_reply(*responder, 200)["metrics"]["speculative_decoding"];
+  EXPECT_EQ(figures["mean_acceptance_length"], nullptr);
+  EXPECT_EQ(figures["draft_acceptance_rate"], nullptr);
+  EXPECT_EQ(figures["acceptance_histogram"], Json({0}));
+  EXPECT_EQ(figures["num_spec_steps"], 0);
+  EXPECT_EQ(figures["num_spec_tokens"], 0);
+}
+
+TEST_F(ChatSessionTest, ADrafterThatIsNotThereIsRefused) {
+  Setup setup;
+  for (const auto* fields : {R"("drafter":"mtp")", R"("drafter":"mtp","stream":true)"}) {
+    const auto responder = setup.chat(fields);
+    const Json error = only_reply(*responder, 400)["error"];
+    EXPECT_EQ(error["param"], "drafter");
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_EQ(error["message"], "drafter: mtp; expected none");
+    EXPECT_FALSE(responder->opened);
+  }
+  setup.chat(R"("draft":false)");
+  EXPECT_EQ(setup.engine.request().drafter, draft::Choice::none);
+  setup.chat("");
+  EXPECT_FALSE(setup.engine.request(1).drafter);
 }
 
 TEST_F(ChatSessionTest, StopStringMayBeKeptAndWaitsForMinTokens) {

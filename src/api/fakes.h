@@ -24,11 +24,14 @@ class FakeEngine : public engine::Engine {
     engine::Request request;
     Sink sink;
     bool cancelled = false;
+    bool is_finished = false;  // by its own rule
   };
 
   uint64_t submit(engine::Request request, Sink sink) override {
     const std::lock_guard lock(mutex_);
     if (refuse) throw Error(ErrorCode::resource, "engine", "broken");
+    if (request.drafter.value_or(draft::Choice::none) != draft::Choice::none)
+      throw Error(ErrorCode::usage, "drafter", std::string(draft::name_of(*request.drafter)), "none");
     if (static_cast<int64_t>(submitted_.size()) >= places) throw engine::QueueFull(places);
     submitted_.push_back({std::move(request), std::move(sink)});
     return submitted_.size();
@@ -61,10 +64,17 @@ class FakeEngine : public engine::Engine {
     admitted.miss = miss;
     send(i, admitted);
   }
+  // Ends the request when its rule says so, unless keeps_going.
   void token(int32_t id, size_t i = 0) {
+    const auto ends_after = request(i).ends_after;
+    const bool ends = !keeps_going && ends_after && ends_after(id);
     engine::Event token = event(engine::Event::Kind::token);
     token.token = id;
     send(i, token);
+    if (!ends) return;
+    finish(engine::FinishReason::stop, -1, {}, i);
+    const std::lock_guard lock(mutex_);
+    submitted_.at(i).is_finished = true;
   }
   void tokens(const std::vector<int32_t>& ids, size_t i = 0) {
     for (const int32_t id : ids) token(id, i);
@@ -74,11 +84,14 @@ class FakeEngine : public engine::Engine {
     finished.reason = reason;
     finished.stop_token = stop_token;
     finished.error = error;
+    finished.drafts = drafts;
     send(i, finished);
   }
 
-  engine::Status state;  // set before use by other threads
+  engine::Status state;       // set before use by other threads
+  engine::DraftStats drafts;  // of every reply
   bool refuse = false;
+  bool keeps_going = false;    // whatever a request's ends_after says
   int64_t places = 1'000'000;  // requests that are taken, all in all
 
  private:
@@ -91,6 +104,7 @@ class FakeEngine : public engine::Engine {
     Sink sink;
     {
       const std::lock_guard lock(mutex_);
+      if (submitted_.at(i).is_finished) return;
       sink = submitted_.at(i).sink;
     }
     sink(event);

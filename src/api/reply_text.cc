@@ -1,6 +1,7 @@
 // Tokens to visible text.
 #include "api/reply_text.h"
 
+#include <memory>
 #include <utility>
 
 namespace tandem::api {
@@ -50,6 +51,27 @@ void ReplyText::append(std::vector<ReplyPiece> pieces, std::vector<ReplyPiece>& 
 bool ReplyText::note_match() {
   if (const auto index = stop_strings_.matched()) matched_stop_ = stop_texts_[*index];
   return matched_stop_.has_value();
+}
+
+std::function<bool(int32_t)> stop_rule(const text::Tokenizer& tokenizer, bool reasoning_open,
+                                       const ChatRequest& request) {
+  if (request.stop.empty()) return nullptr;
+  struct Rule {
+    ReplyText text;
+    std::vector<ReplyPiece> pieces;  // not shown to anybody
+    bool is_silent = false;
+  };
+  auto rule = std::make_shared<Rule>(Rule{ReplyText(tokenizer, reasoning_open, request), {}});
+  return [rule](int32_t id) {
+    if (rule->is_silent) return false;
+    try {
+      rule->pieces.clear();
+      return rule->text.push(id, rule->pieces);
+    } catch (...) {
+      rule->is_silent = true;
+      return false;
+    }
+  };
 }
 
 }  // namespace tandem::api

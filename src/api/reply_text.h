@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,5 +46,12 @@ class ReplyText {
   std::optional<std::string> matched_stop_;
   bool ended_in_reasoning_ = false;
 };
+
+// For engine::Request::ends_after: true with the token at which ReplyText::push matches a stop string, so that the
+// engine ends the reply there by itself and keeps no rows behind it. Empty without stop strings. It has a state of its
+// own, shared by its copies, and never throws: should its memory run out it falls silent, and the reply's own ReplyText
+// ends it. `tokenizer` must outlive it.
+std::function<bool(int32_t)> stop_rule(const text::Tokenizer& tokenizer, bool reasoning_open,
+                                       const ChatRequest& request);
 
 }  // namespace tandem::api

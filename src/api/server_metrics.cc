@@ -153,6 +153,7 @@ std::string ServerMetrics::text(const ServedModel* model, int64_t preparing) con
   PrometheusText page;
   write_load(page, model, status);
   write_requests(page, status);
+  write_drafts(page, status);
   write_histograms(page);
   write_engine(page, status, preparing);
   write_http(page);
@@ -200,6 +201,23 @@ void ServerMetrics::write_requests(PrometheusText& page, const engine::Status& s
     const auto miss = static_cast<engine::PrefixMiss>(i);
     if (miss != engine::PrefixMiss::none) page.sample(with(labels_, "reason", label_of(miss)), as_double(missed_[i]));
   }
+}
+
+void ServerMetrics::write_drafts(PrometheusText& page, const engine::Status& status) const {
+  const auto counter = [&](const char* name, const char* help, int64_t value) {
+    page.counter(name, help, labels_, as_double(value));
+  };
+  const engine::DraftStats& drafts = status.drafts;
+  counter("vllm:spec_decode_num_drafts_total", "Steps of streams that verified drafts.", drafts.steps_with_drafts);
+  counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens that were verified.", drafts.drafted);
+  counter("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens that were accepted.", drafts.accepted);
+  page.family("vllm:spec_decode_num_accepted_tokens_per_pos_total", Type::counter,
+              "Draft tokens that were accepted, by their place among the drafts of a step.");
+  for (size_t i = 0; i < drafts.accepted_at.size(); ++i) {
+    page.sample(with(labels_, "position", fmt::format("{}", i)), as_double(drafts.accepted_at[i]));
+  }
+  counter("tandem:draft_invalid_proposals_total", "Proposals with a token outside of the vocabulary, cut before it.",
+          status.invalid_proposals);
 }
 
 void ServerMetrics::write_histograms(PrometheusText& page) const {

@@ -52,6 +52,7 @@ class ServerMetrics {
 
   void write_load(PrometheusText& page, const ServedModel* model, const engine::Status& status) const;
   void write_requests(PrometheusText& page, const engine::Status& status) const;
+  void write_drafts(PrometheusText& page, const engine::Status& status) const;
   void write_histograms(PrometheusText& page) const;
   void write_engine(PrometheusText& page, const engine::Status& status, int64_t preparing) const;
   void write_http(PrometheusText& page) const;

@@ -36,6 +36,11 @@ const std::map<std::string, std::string> expected_types = {
     {"vllm:prefix_cache_hits_total", "counter"},
     {"vllm:num_preemptions_total", "counter"},
     {"vllm:request_success_total", "counter"},
+    {"vllm:spec_decode_num_drafts_total", "counter"},
+    {"vllm:spec_decode_num_draft_tokens_total", "counter"},
+    {"vllm:spec_decode_num_accepted_tokens_total", "counter"},
+    {"vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter"},
+    {"tandem:draft_invalid_proposals_total", "counter"},
     {"vllm:time_to_first_token_seconds", "histogram"},
     {"vllm:inter_token_latency_seconds", "histogram"},
     {"vllm:time_per_output_token_seconds", "histogram"},
@@ -81,6 +86,9 @@ TEST_F(MetricsPage, EverythingExistsBeforeTheModelIsLoaded) {
   for (const auto* reason :
        {"new_prefix", "evicted_by_bytes", "other_salt", "effort_changed", "template_changed", "logprobs_asked"}) {
     EXPECT_EQ(metrics.value("tandem:prefix_misses_total", {{"reason", reason}}), 0);
+  }
+  for (const auto* position : {"0", "6", "14"}) {
+    EXPECT_EQ(metrics.value("vllm:spec_decode_num_accepted_tokens_per_pos_total", {{"position", position}}), 0);
   }
   EXPECT_EQ(metrics.value("http_requests_total",
                           {{"handler", "/v1/chat/completions"}, {"method", "POST"}, {"status", "2xx"}}),
@@ -179,6 +187,35 @@ TEST_F(MetricsPage, GaugesAreTheEngines) {
   EXPECT_EQ(metrics.value("vllm:cache_config_info",
                           {{"block_size", "256"}, {"cache_dtype", "b\"f"}, {"engine", "0"}, {"model_name", "nano"}}),
             1);
+}
+
+TEST_F(MetricsPage, DraftsAreTheEngines) {
+  Setup setup;
+  engine::Status& status = setup.engine.state;
+  status.invalid_proposals = 4;
+  engine::DraftStats& drafts = status.drafts;
+  drafts.begin_step(0);
+  drafts.add_token(0, false);
+  drafts.begin_step(3);
+  drafts.add_token(0, true);
+  drafts.add_token(1, true);
+  drafts.add_token(2, false);
+  drafts.begin_step(2);
+  drafts.add_token(0, true);
+  drafts.add_token(1, false);
+  const ParsedMetrics metrics = page(setup);
+  EXPECT_EQ(metrics.value("vllm:spec_decode_num_drafts_total"), 2);
+  EXPECT_EQ(metrics.value("vllm:spec_decode_num_draft_tokens_total"), 5);
+  EXPECT_EQ(metrics.value("vllm:spec_decode_num_accepted_tokens_total"), 3);
+  const auto accepted_at = [&](const char* position) {
+    return metrics.value("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                         {{"position", position}, {"model_name", "nano"}, {"engine", "0"}});
+  };
+  EXPECT_EQ(accepted_at("0"), 2);
+  EXPECT_EQ(accepted_at("1"), 1);
+  EXPECT_EQ(accepted_at("2"), 0);
+  EXPECT_EQ(metrics.sum("vllm:spec_decode_num_accepted_tokens_per_pos_total"), 3);
+  EXPECT_EQ(metrics.value("tandem:draft_invalid_proposals_total"), 4);
 }
 
 TEST_F(MetricsPage, NamesAreEscaped) {
