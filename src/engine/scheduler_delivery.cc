@@ -54,7 +54,8 @@ void Scheduler::verify(Stream& stream, std::span<const float> logits, Time now) 
     ++right;
     if (stream.is_running()) ++stream.length;  // the draft's own row is the row of the token that was just chosen
   }
-  if (drafter_ != nullptr && stream.tried > 0) drafter_->verified(stream.slot, stream.proposal, stream.tried, right);
+  const bool had_drafts = had_pending && stream.proposal.source != draft::Source::none;
+  if (drafter_ != nullptr && had_drafts) drafter_->verified(stream.slot, stream.proposal, stream.tried, right);
 }
 
 AllowedTokens Scheduler::allowed_at(const Job& job, int64_t position) const {
