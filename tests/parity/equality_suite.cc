@@ -5,6 +5,7 @@
 // --spoil 1: drafts are run as other tokens than those that are verified, and it is an error if no mix notices.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -74,15 +75,20 @@ int main(int argc, char** argv) {
     if (report.failures.empty()) continue;
     ++failed;
     if (options.spoil) continue;
-    for (const std::string& failure : report.failures) fmt::print("mix {}: {}\n", seed, failure);
+    constexpr size_t most_lines = 8;
+    for (size_t i = 0; i < std::min(report.failures.size(), most_lines); ++i)
+      fmt::print("mix {}: {}\n", seed, report.failures[i]);
+    if (report.failures.size() > most_lines) fmt::print("mix {}: {} failures in all\n", seed, report.failures.size());
     fmt::print("again: {} --seed {} --tensor-parallel-size {} --decode-context-parallel-size {}\n", argv[0], seed,
                options.ranks.tensor_parallel_size, options.ranks.decode_context_parallel_size);
   }
   fmt::print(
       "{} mixes, {} failed: {} requests, {} tokens, {} steps, {} prompt tokens reused, {} given back, {} evicted\n",
       options.mixes, failed, sum.requests, sum.tokens, sum.steps, sum.cached_tokens, sum.preemptions, sum.evictions);
-  fmt::print("{} mixes with drafts: {} drafted, {} accepted, {} proposals outside of the vocabulary\n", with_drafts,
-             sum.drafted, sum.accepted, sum.invalid_proposals);
+  const tandem::engine::DraftStats& drafts = sum.steps_with_drafters;
+  fmt::print("{} mixes with drafters: {} drafted, {} accepted, {} proposals outside of the vocabulary\n", with_drafts,
+             drafts.drafted, drafts.accepted, sum.invalid_proposals);
+  fmt::print("  steps that yielded 0 to 16 tokens: {}\n", fmt::join(drafts.tokens_of_step, " "));
   for (const auto& [name, tally] : sum.tallies)
     fmt::print("  {}: {} drafted, {} accepted, the first wrong one at place 0 to 14: {}\n", name, tally.drafted,
                tally.accepted, fmt::join(tally.rejected_at, " "));

@@ -290,8 +290,6 @@ class Runner {
     report_.cached_tokens = status.cached_tokens;
     report_.preemptions = status.preemptions;
     report_.evictions = status.evictions;
-    report_.drafted = status.drafts.drafted;
-    report_.accepted = status.drafts.accepted;
     report_.invalid_proposals = status.invalid_proposals;
     report_.drafts = mix_.drafting.is_on();
     if (drafter) check_drafts(*drafter, status, heard);
@@ -301,6 +299,7 @@ class Runner {
   void check_drafts(const ScriptedDrafter& drafter, const engine::Status& status, const std::vector<Heard*>& heard) {
     for (const std::string& failure : drafter.failures()) fail("{}", failure);
     report_.tallies = drafter.tallies();
+    report_.steps_with_drafters = status.drafts;
     int64_t drafted = 0, accepted = 0, of_requests = 0;
     for (const auto& [name, tally] : report_.tallies) drafted += tally.drafted, accepted += tally.accepted;
     for (const Heard* one : heard) of_requests += one->drafts.accepted;
@@ -398,8 +397,11 @@ void MixReport::add(const MixReport& report) {
   cached_tokens += report.cached_tokens;
   preemptions += report.preemptions;
   evictions += report.evictions;
-  drafted += report.drafted;
-  accepted += report.accepted;
+  engine::DraftStats& sum = steps_with_drafters;
+  const engine::DraftStats& more = report.steps_with_drafters;
+  sum.drafted += more.drafted;
+  sum.accepted += more.accepted;
+  for (size_t n = 0; n < sum.tokens_of_step.size(); ++n) sum.tokens_of_step[n] += more.tokens_of_step[n];
   invalid_proposals += report.invalid_proposals;
   for (const auto& [name, tally] : report.tallies) tallies[name].add(tally);
 }

@@ -44,7 +44,8 @@ struct LoadedWeights {
 struct MixReport {
   std::vector<std::string> failures;  // one line each; empty: the mix passed
   int64_t requests = 0, tokens = 0, steps = 0, cached_tokens = 0, preemptions = 0, evictions = 0;
-  int64_t drafted = 0, accepted = 0, invalid_proposals = 0;
+  engine::DraftStats steps_with_drafters;  // of mixes that have any
+  int64_t invalid_proposals = 0;
   bool drafts = false;
   DraftTallies tallies;
 
