@@ -57,26 +57,37 @@ double next_reach(const Policy& policy, const Wish& wish, int32_t taken) {
   return reach;
 }
 
-// 5.2 `joint`: the next row goes where it is likeliest to yield a token, while tokens a millisecond grow.
+// The wish whose next row is likeliest to yield a token, of equals the first one; −1: there are no more drafts.
+int64_t likeliest(const Policy& policy, std::span<const Wish> wishes, std::span<const int32_t> take, double& reach) {
+  int64_t chosen = -1;
+  reach = -1;
+  for (size_t i = 0; i < wishes.size(); ++i) {
+    const double next = next_reach(policy, wishes[i], take[i]);
+    if (next > reach) chosen = static_cast<int64_t>(i), reach = next;
+  }
+  return chosen;
+}
+
+// 5.2 `joint`: rows go where they are likeliest to yield a token, as many as make tokens a millisecond the most. A row
+// that costs more than it yields does not end the search, as it does in 5.2: from one row to two a step grows more than
+// by any later row, and would never get there. Of equals the fewer rows.
 void allocate_jointly(const Policy& policy, const TimingTable& table, std::span<const Wish> wishes, int64_t rows,
                       std::span<int32_t> take) {
-  double tokens = static_cast<double>(wishes.size());
+  double tokens = static_cast<double>(wishes.size()), reach = -1;
   double best = tokens / (table.verify(rows) + table.overhead_ms);
-  while (policy.most_rows == 0 || rows < policy.most_rows) {
-    size_t chosen = 0;
-    double reach = -1;
-    for (size_t i = 0; i < wishes.size(); ++i) {
-      const double next = next_reach(policy, wishes[i], take[i]);
-      if (next > reach) chosen = i, reach = next;
-    }
-    if (reach < 0) return;
-    const double rate = (tokens + reach) / (table.verify(rows + 1) + table.overhead_ms);
-    if (rate <= best) return;
-    ++take[chosen];
-    ++rows;
+  int64_t taken = 0, best_taken = 0;
+  while (policy.most_rows == 0 || rows + taken < policy.most_rows) {
+    const int64_t chosen = likeliest(policy, wishes, take, reach);
+    if (chosen < 0) break;
+    ++take[static_cast<size_t>(chosen)];
+    ++taken;
     tokens += reach;
-    best = rate;
+    const double rate = tokens / (table.verify(rows + taken) + table.overhead_ms);
+    if (rate > best) best = rate, best_taken = taken;
   }
+  // The same rows again, which needs no memory of them.
+  std::fill(take.begin(), take.end(), 0);
+  for (taken = 0; taken < best_taken; ++taken) ++take[static_cast<size_t>(likeliest(policy, wishes, take, reach))];
 }
 
 }  // namespace

@@ -112,15 +112,32 @@ TEST(Policy, JointBoundsModelDraftsByTheDepth) {
       (std::vector<int32_t>{6, 3}));
 }
 
-// E(k)/ms(k) of every depth by 5.1, with a convex table: the greedy rule finds the best one.
-TEST(Policy, JointOfOneStreamIsTheBestDepthOfAConvexTable) {
+// From one row to two a step may grow more than by all later rows together: a depth of 0 is then no place to stop.
+TEST(Policy, JointPassesRowsThatDoNotPayByThemselves) {
+  const TimingTable table = table_of({10, 19, 19.5, 20, 20.5, 21, 21.5, 22});
+  EXPECT_EQ(allocated({}, table, {proposal_of(Source::dflash2, std::vector<double>(7, 0.8))}),
+            (std::vector<int32_t>{7}));
+  EXPECT_EQ(allocated({}, table, {proposal_of(Source::dflash2, std::vector<double>(7, 0.5))}),
+            (std::vector<int32_t>{0}));  // at most 2 tokens for twice the time
+  EXPECT_EQ(allocated({.most_rows = 2}, table, {proposal_of(Source::dflash2, std::vector<double>(7, 0.8))}),
+            (std::vector<int32_t>{0}));  // two rows alone do not pay
+  // Two streams: the dear row is passed together.
+  EXPECT_EQ(allocated({}, table_of({10, 20, 38, 38.1, 38.2, 38.3}),
+                      {proposal_of(Source::mtp, {0.9, 0.9}), proposal_of(Source::mtp, {0.95, 0.95})}),
+            (std::vector<int32_t>{2, 2}));
+  // Rows that change nothing are not taken.
+  EXPECT_EQ(allocated({}, table_of({10, 10, 10}), {proposal_of(Source::mtp, {1.0, 0.0, 0.0})}),
+            (std::vector<int32_t>{1}));
+}
+
+// E(k)/ms(k) of every depth by 5.1, with tables of any shape.
+TEST(Policy, JointOfOneStreamIsTheBestDepth) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> unit(0, 1);
   for (int round = 0; round < 500; ++round) {
     std::vector<double> confidence, verify = {1 + unit(random)};
-    for (int i = 0; i < 7; ++i) confidence.push_back(unit(random));
-    double slope = 0.3 * unit(random);
-    for (int i = 0; i < 8; ++i) verify.push_back(verify.back() + (slope += 0.1 * unit(random)));
+    for (int i = 0; i < 7; ++i) confidence.push_back(1 - unit(random) * unit(random));
+    for (int i = 0; i < 8; ++i) verify.push_back(verify.back() + unit(random) * unit(random));
     int32_t best = 0;
     double best_rate = 1 / (verify[0] + 0.1), tokens = 1, reach = 1;
     for (int32_t k = 1; k <= 7; ++k) {
