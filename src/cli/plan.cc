@@ -28,11 +28,6 @@ namespace {
 constexpr int64_t default_kept_states_memory_of_gpu = int64_t{1} << 30;
 constexpr int64_t largest_memory = int64_t{1} << 50;
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
 std::string config_text(const fs::path& model) {
   std::error_code error;
   const MappedFile file = MappedFile::open(fs::is_directory(model, error) ? model / "config.json" : model);
@@ -89,7 +84,9 @@ void set_weights(PlanReport& report, const PlanOptions& options, const Subject& 
 Drafting drafting_of(const PlanOptions& options, const Subject& subject) {
   const bool has_mtp =
       subject.checkpoint ? holds_mtp(*subject.checkpoint, subject.shape) : subject.shape.num_nextn_predict_layers > 0;
-  DraftingFlags flags{.drafter = options.drafter, .drafter_model = options.drafter_model};
+  DraftingFlags flags;
+  flags.drafter = options.drafter;
+  flags.drafter_model = options.drafter_model;
   const bool may_be_published = !subject.checkpoint && options.drafter == "dflash2" && options.drafter_model.empty();
   if (may_be_published) flags.drafter = "auto";  // takes one that is there, and asks for none
   Drafting drafting = resolve_drafting(flags, subject.path, subject.shape, has_mtp);

@@ -7,6 +7,7 @@ import shutil
 from program import NANO, SOURCE, TandemTest, main, tandem
 
 FLASH = os.path.join(SOURCE, "tests", "golden", "configs", "glm-5.3-flash.json")
+DRAFTER = NANO + "-dflash2"
 GIB = 1 << 30
 TWO = ("--weights", "exl3:4", "--gpus", "2x96GiB", "--kv-cache-dtype", "fp8")
 
@@ -45,7 +46,7 @@ class Figures(TandemTest):
         self.check_sums(report)
         self.assertEqual(report["device"], {"kind": "host", "count": 1, "memory_bytes": 8 * GIB, "usable_bytes": 8 * GIB})
         self.assertEqual((report["cache"]["kv_cache_dtype"], report["cache"]["bytes_per_token_and_rank"]), ("f32", 6528))
-        self.assertEqual(report["drafter"], "mtp")
+        self.assertEqual((report["drafter"], report["drafters"]), ("auto", {"copy": True, "mtp": True, "dflash2": DRAFTER}))
         self.assertEqual(report["capacity"]["max_num_seqs"], 4)
         self.assertLessEqual(report["capacity"]["pool_bytes"], GIB)
         text = plan(NANO, "--host-memory", "8GiB")
@@ -63,8 +64,12 @@ class Figures(TandemTest):
         self.assert_fails(refused, 2, "at most %d" % (largest - 1))
 
     def test_serve_refuses_with_the_same_words(self):
+        """To the byte: the problem names what the plan needs."""
         for words in (("--kv-cache-memory", "1000TiB"), ("--kv-cache-memory", "16MiB", "--max-model-len", "100000"),
-                      ("--kept-states-memory", "1000TiB"), ("--kv-cache-memory", "16")):
+                      ("--kept-states-memory", "1000TiB"), ("--kv-cache-memory", "16"),
+                      *(("--kept-states-memory", "1000TiB", "--drafter", name) for name in ("none", "mtp", "dflash2")),
+                      ("--kept-states-memory", "1000TiB", "--kv-cache-dtype", "bf16", "--max-num-seqs", "7"),
+                      ("--kept-states-memory", "1000TiB", "--tensor-parallel-size", "2")):
             served, planned = tandem("serve", NANO, "--port", "0", *words), plan(NANO, *words, "--json")
             self.assertEqual((served.status, planned.status), (4, 4))
             problem = planned.json()["problem"].split(" and this machine")[0]  # plan counts the weights, too
@@ -87,32 +92,72 @@ class Figures(TandemTest):
         none = self.report(FLASH, *TWO, "--drafter", "none")
         block = self.report(FLASH, *TWO, "--drafter", "dflash2")
         self.check_sums(block)
+        self.assertEqual(none["drafters"], {"copy": False, "mtp": False, "dflash2": None})
+        self.assertEqual(block["drafters"], {"copy": True, "mtp": False, "dflash2": "published"})
         self.assertEqual(none["cache"]["bytes_per_token_and_rank"], 6171)
         self.assertEqual(none["weights"]["parameters"], 313326811966)
-        self.assertEqual(block["stream"]["drafter"], 10240 * 2055)
+        self.assertEqual(block["stream"]["drafter"], 10240 * 2063)
         self.assertEqual(block["kept_state"]["drafter"], 10240 * 2047)
         self.assertGreater(block["weights"]["ranks"][1]["drafter"], GIB)
+        auto = self.report(FLASH, *TWO)  # no drafter lies beside the config
+        self.assertEqual(auto["drafters"], {"copy": True, "mtp": True, "dflash2": None})
+
+    def test_what_is_loaded_as_in_serve(self):
+        none, copy, mtp, block, auto = (self.report(NANO, "--drafter", name, "--host-memory", "8GiB")
+                                        for name in ("none", "copy", "mtp", "dflash2", "auto"))
+        self.assertEqual([report["drafter"] for report in (none, copy, mtp, block, auto)],
+                         ["none", "copy", "mtp", "dflash2", "auto"])
+        self.assertEqual([list(report["drafters"].values()) for report in (none, copy, mtp, block, auto)],
+                         [[False, False, None], [True, False, None], [True, True, None], [True, False, DRAFTER],
+                          [True, True, DRAFTER]])
+        for report in (none, copy, mtp, block, auto):
+            self.check_sums(report)
+        # A pending row of four streams and 56 drafts; 32 rows without drafts.
+        self.assertEqual([report["capacity"]["max_logit_rows"] for report in (none, copy, auto)], [32, 60, 60])
+        self.assertEqual([report["cache"]["layers"] for report in (none, copy, mtp, block, auto)], [2, 2, 3, 2, 3])
+        row = 3 * 2 * 128 * 4  # layers, keys and values, f32: every rank has all heads
+        for report in (block, auto, self.report(NANO, "--tensor-parallel-size", "2", "--host-memory", "8GiB")):
+            self.assertEqual((report["stream"]["drafter"], report["kept_state"]["drafter"]), (row * 527, row * 511))
+            self.assertEqual({rank["drafter"] for rank in report["weights"]["ranks"]},
+                             {os.path.getsize(os.path.join(DRAFTER, "model.safetensors")) - self.header_bytes()})
+        self.assertEqual(self.report(NANO, "--kv-cache-dtype", "bf16")["stream"]["drafter"], row // 2 * 527)
+        alone = self.report(self.copy_of_nano(), "--host-memory", "8GiB")
+        self.assertEqual(alone["drafters"], {"copy": True, "mtp": True, "dflash2": None})
+
+    def header_bytes(self):
+        with open(os.path.join(DRAFTER, "model.safetensors"), "rb") as file:
+            return 8 + int.from_bytes(file.read(8), "little")
 
     def test_a_drafter_of_the_users(self):
         folder = self.path("drafter")
         os.mkdir(folder)
-        config = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 3,
-                  "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 128, "sliding_window": 512,
-                  "dflash_config": {"block_size": 8, "conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256,
-                                    "target_layer_ids": [1, 3, 6]}}
-        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        with open(os.path.join(DRAFTER, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        config["sliding_window"] = 256
+        path = os.path.join(folder, "config.json")
+        with open(path, "w", encoding="utf-8") as file:
             json.dump(config, file)
         words = ("--drafter", "dflash2", "--host-memory", "8GiB")
         given = self.report(NANO, *words, "--drafter-model", folder)
-        self.assertEqual(given["stream"]["drafter"], 3 * 2 * 128 * 2 * 519)
+        self.assertEqual(given["drafters"]["dflash2"], folder)
+        self.assertEqual(given["stream"]["drafter"], 3 * 2 * 128 * 4 * 271)
+        self.assertGreater(given["weights"]["ranks"][0]["drafter"], 1 << 20)  # counted from its shape
         model = self.copy_of_nano()
+        for name in ("none", "copy", "mtp", "auto"):
+            status = 2 if name in ("copy", "mtp") else 0  # as serve: not loaded by these
+            self.assertEqual(plan(NANO, "--drafter", name, "--drafter-model", folder).status, status)
+        self.assert_fails(plan(model, *words), 2, "--drafter", "no drafter's folder", "--drafter-model")
+        bare = shutil.copy(os.path.join(model, "config.json"), self.path("bare.json"))
+        self.assert_fails(plan(bare, *words), 2, "--drafter", "published", "4096", "256")  # which does not fit this model
         shutil.copytree(folder, model + "-dflash2")
-        self.assertEqual(self.report(model, *words)["stream"], given["stream"])
-        self.assert_fails(plan(NANO, *words), 2, "--drafter", "4096", "256")  # the published one does not fit this model
-        config["hidden_size"] = 512
-        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-            json.dump(config, file)
-        self.assert_fails(plan(NANO, *words, "--drafter-model", folder), 3, "drafter", "512")
+        for name in (model, model + os.sep):
+            self.assertEqual(self.report(name, *words)["stream"], given["stream"])
+        for key, value, words_of_error in (("hidden_size", 512, ("hidden_size", "512")), ("vocab_size", None, ("vocab_size",)),
+                                           ("num_target_layers", 9, ("num_target_layers",))):
+            changed = {k: v for k, v in {**config, key: value}.items() if v is not None}
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(changed, file)
+            self.assert_fails(plan(NANO, *words, "--drafter-model", folder), 3, "config.json", *words_of_error)
         self.assert_fails(plan(NANO, *words, "--drafter-model", self.path("none")), 3, "none")
 
     def test_vision(self):

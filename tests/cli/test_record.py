@@ -107,9 +107,32 @@ class Record(TandemTest):
     def test_other_weights_under_the_same_config(self):
         path = self.recording()
         other = self.copy_of_nano(own_weights=True)
-        self.assertEqual(tandem("bench", "replay", path, other).status, 0)
+        replay = ("bench", "replay", path, other)
+        drafter = ("--drafter-model", NANO + "-dflash2")
+        self.assertEqual(tandem(*replay, *drafter).status, 0)
         weights_changed(other)
-        self.assert_fails(tandem("bench", "replay", path, other), 1, "step 0", "checksum")
+        self.assert_fails(tandem(*replay, *drafter), 1, "step 0", "checksum")
+
+    def test_the_drafter_that_it_was_made_with(self):
+        path = self.recording()
+        other = self.copy_of_nano()
+        replay = ("bench", "replay", path, other)
+        self.assert_fails(tandem(*replay), 2, "--drafter-model")  # none lies beside it
+        drafter = shutil.copytree(NANO + "-dflash2", other + "-dflash2")
+        self.assertEqual(tandem(*replay).status, 0)
+        config = os.path.join(drafter, "config.json")
+        with open(config, encoding="utf-8") as file:
+            text = file.read()
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(text.replace("10000.0", "20000.0"))
+        self.assert_fails(tandem(*replay), 3, "config.json")  # another drafter
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(text)
+        server, _ = self.serve(other, "--record-steps", path, "--drafter", "none")
+        server.terminate()
+        self.assertEqual(server.wait(60), 0)
+        shutil.rmtree(drafter)
+        self.assertEqual(tandem(*replay).status, 0)  # made without one
 
     def test_only_recordings_are_replaced(self):
         model = self.copy_of_nano(own_weights=True)
