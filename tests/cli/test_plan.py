@@ -220,6 +220,15 @@ class DoesNotFit(TandemTest):
             self.assertIn(change, error)
             self.assertTrue(self.fits_with(words, change), change)
 
+    def test_drafters_that_would_fit(self):
+        words = (NANO, "--host-memory", "1350MiB")
+        report, _ = self.refused(*words)
+        for change in ("--drafter mtp", "--drafter none"):
+            self.assertIn(change, report["would_fit"])
+            self.assertTrue(self.fits_with(words, change), change)
+        report, _ = self.refused(*words, "--drafter-model", DRAFTER)  # belongs to a drafter that is loaded
+        self.assertNotIn("--drafter mtp", report["would_fit"])
+
     def test_all_settings_together(self):
         words = (NANO, "--host-memory", "64MiB")
         report, _ = self.refused(*words)
