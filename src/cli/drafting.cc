@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "draft/policy.h"
 #include "draft/timing_file.h"
+#include "model/inventory.h"
 
 namespace tandem::cli {
 namespace {
@@ -84,6 +85,7 @@ Drafting resolve_drafting(const DraftingFlags& flags, const fs::path& model, con
     throw Error(ErrorCode::usage, "--draft-verify", flags.verify, "exact or ratio");
   drafting.verify = flags.verify == "ratio" ? engine::DraftVerify::ratio : engine::DraftVerify::exact;
   if (drafting.choice == Choice::none) return drafting;
+  drafting.taps_in_fp32 = flags.taps_in_fp32;
   drafting.copy = flags.copy_beside_model || drafting.choice == Choice::copy || drafting.choice == Choice::automatic;
   drafting.mtp = has_mtp && (drafting.choice == Choice::mtp || drafting.choice == Choice::automatic);
   if (drafting.choice == Choice::mtp && !has_mtp)
@@ -100,7 +102,8 @@ Drafting resolve_drafting(const DraftingFlags& flags, const fs::path& model, con
 DrafterFiles::DrafterFiles(const Drafting& drafting)
     : shape_(*drafting.shape),
       checkpoint_(model::Checkpoint::open(drafting.folder)),
-      weights_(model::load_drafter_weights(checkpoint_, shape_)) {}
+      weights_(model::load_drafter_weights(checkpoint_, shape_)),
+      taps_in_fp32_(drafting.taps_in_fp32) {}
 
 engine::DraftOptions draft_options(const Drafting& drafting, const draft::TimingTable& table) {
   engine::DraftOptions options;
@@ -144,14 +147,23 @@ fs::path calibration_file(const DraftingFlags& flags, const std::string& key) {
   return folder / "calibration" / fmt::format("{:08x}.json", name);
 }
 
-draft::TimingTable stored_table(const DraftingFlags& flags, const std::string& key) {
+draft::TimingTable unmeasured_table(const Drafting& drafting, const model::Shape& shape) {
+  if (!drafting.shape) return draft::built_in_table();
+  const model::DrafterShape& d = *drafting.shape;
+  const int64_t touched = d.parameters() - 2 * d.vocab_size * d.selector_rank;  // of the codebooks only a few rows
+  return draft::built_in_table(static_cast<double>(touched) /
+                               static_cast<double>(model::make_inventory(shape).active_parameters));
+}
+
+draft::TimingTable stored_table(const DraftingFlags& flags, const std::string& key,
+                                const draft::TimingTable& unmeasured) {
   const fs::path file = calibration_file(flags, key);
-  if (!is_there(file)) return draft::built_in_table();
+  if (!is_there(file)) return unmeasured;
   try {
     return draft::read_timing(file, key);
   } catch (const Error& e) {
     log(LogLevel::warning, "{}; the built-in timing table is used", e.what());
-    return draft::built_in_table();
+    return unmeasured;
   }
 }
 

@@ -23,13 +23,15 @@ struct DraftingFlags {
   std::optional<int32_t> num_speculative_tokens;  // --num-speculative-tokens; not given: as many as the drafter makes
   std::string verify = "exact";                   // --draft-verify
   std::filesystem::path cache_dir;                // --cache-dir; empty: $XDG_CACHE_HOME/tandem or ~/.cache/tandem
-  bool copy_beside_model = true;  // no flag: copies of earlier text come before drafts of mtp and dflash2
+  // No flags: what tandem eval acceptance wants otherwise.
+  bool copy_beside_model = true;  // copies of earlier text come before drafts of mtp and dflash2
+  bool taps_in_fp32 = false;      // forward::DrafterModel
 };
 
 // What is loaded beside the text model, and what its drafts are chosen by.
 struct Drafting {
   draft::Choice choice = draft::Choice::none;  // of requests that do not say
-  bool copy = false, mtp = false;
+  bool copy = false, mtp = false, taps_in_fp32 = false;
   std::filesystem::path folder;              // of the DFlash2 drafter
   std::optional<model::DrafterShape> shape;  // its shape; none: not loaded
   draft::Policy policy;
@@ -52,12 +54,13 @@ class DrafterFiles {
  public:
   // Throws Error(bad_file) naming file and tensor.
   explicit DrafterFiles(const Drafting& drafting);
-  forward::DrafterModel model() const { return {&shape_, &weights_}; }
+  forward::DrafterModel model() const { return {&shape_, &weights_, taps_in_fp32_}; }
 
  private:
   model::DrafterShape shape_;
   model::Checkpoint checkpoint_;
   model::DrafterWeights weights_;
+  bool taps_in_fp32_;
 };
 
 engine::DraftOptions draft_options(const Drafting& drafting, const draft::TimingTable& table);
@@ -66,7 +69,10 @@ draft::ModelDrafterOptions drafter_options(const Drafting& drafting, const draft
 
 // The folder of measured tables, and one table's file in it. `key` says everything that shaped the table.
 std::filesystem::path calibration_file(const DraftingFlags& flags, const std::string& key);
-// The table measured under this key, or the built-in one; a file that cannot be used is named in the log.
-draft::TimingTable stored_table(const DraftingFlags& flags, const std::string& key);
+// The built-in table for this pair of model and drafter.
+draft::TimingTable unmeasured_table(const Drafting& drafting, const model::Shape& shape);
+// The table measured under this key, or the other one; a file that cannot be used is named in the log.
+draft::TimingTable stored_table(const DraftingFlags& flags, const std::string& key,
+                                const draft::TimingTable& unmeasured);
 
 }  // namespace tandem::cli

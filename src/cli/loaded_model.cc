@@ -233,7 +233,7 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       drafter_files_(drafting_.shape ? std::make_unique<DrafterFiles>(drafting_) : nullptr),
       plan_(plan_of(options, shape_, drafting_, checkpoint_.total_bytes() + drafter_bytes(drafting_))),
       threads_(plan_.ranks * engine::threads_of_rank(options.threads, ranks_of(options))),
-      table_(stored_table(options.drafting, calibration_key())),
+      table_(stored_table(options.drafting, calibration_key(), unmeasured_table(drafting_, shape_))),
       runner_(engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options), options.threads,
                                  drafter_files_ ? drafter_files_->model() : forward::DrafterModel{})) {
   record_steps(options);

@@ -68,10 +68,13 @@ void ModelDrafter::verified(int32_t slot, const Proposal& proposal, int32_t trie
   Slot& state = slot_of(slot);
   statistics_.add_round(proposal, state.raw, tried, accepted);
   const bool mtp = proposal.source == Source::mtp;
-  if (!state.by_arms || (!mtp && proposal.source != Source::dflash2)) return;
+  if (!mtp && proposal.source != Source::dflash2) return;
   const TimingTable& table = options_.table;
   const double drafting = mtp ? table.mtp_ms + std::max(0, proposal.count - 1) * table.mtp_step_ms : table.block_ms;
-  state.arms.add(proposal.source, accepted + 1, table.verify(tried + 1) + drafting + table.overhead_ms);
+  const double ms = table.verify(tried + 1) + drafting + table.overhead_ms;
+  if (state.by_arms) state.arms.add(proposal.source, accepted + 1, ms);
+  if (options_.policy.kind == Policy::Kind::joint)
+    state.plain.add(accepted + 1, ms, table.verify(1) + table.overhead_ms);
 }
 
 void ModelDrafter::propose(std::span<const StreamView> streams, TokenPicker& picker) {
@@ -116,19 +119,21 @@ void ModelDrafter::plan_copies(const StreamView& view, Slot& slot) {
   for (int32_t draft = 0; draft < view.proposal->count; ++draft) correct(view, slot, draft);
 }
 
+Source ModelDrafter::choose_model(const StreamView& view, Slot& slot) const {
+  const bool any = view.choice == Choice::automatic;
+  const bool dflash2 = options_.dflash2 && (any || view.choice == Choice::dflash2);
+  const bool mtp = options_.mtp && (any || view.choice == Choice::mtp);
+  slot.by_arms = dflash2 && mtp;
+  if (!dflash2 && !mtp) return Source::none;
+  if (options_.policy.kind == Policy::Kind::joint && !slot.plain.drafts()) return Source::none;
+  if (slot.by_arms) return slot.arms.next();
+  return dflash2 ? Source::dflash2 : Source::mtp;
+}
+
 void ModelDrafter::plan_model(Plan& plan) {
   const StreamView& view = *plan.view;
-  const bool both = options_.mtp && options_.dflash2;
-  plan.slot->by_arms = view.choice == Choice::automatic && both;
-  if (plan.slot->by_arms) {
-    plan.source = plan.slot->arms.next();
-  } else if (options_.dflash2 && (view.choice == Choice::dflash2 || view.choice == Choice::automatic)) {
-    plan.source = Source::dflash2;
-  } else if (options_.mtp && (view.choice == Choice::mtp || view.choice == Choice::automatic)) {
-    plan.source = Source::mtp;
-  } else {
-    return;
-  }
+  plan.source = choose_model(view, *plan.slot);
+  if (plan.source == Source::none) return;
   const int32_t made = plan.source == Source::mtp ? options_.mtp_depth : options_.block_rows - 1;
   plan.wanted = std::min({view.most, made, most_drafts});
   if (options_.policy.depth > 0) plan.wanted = std::min(plan.wanted, options_.policy.depth);
@@ -249,17 +254,24 @@ void ModelDrafter::add_mtp_draft(Plan& plan, std::span<const float> logits, Toke
   plan.goes_on = proposal.count < plan.wanted && pays_on(plan, proposal.count);
 }
 
-// Whether a draft after the first `drafts` can pay (5.1): it is accepted at best as often as all before it are.
+// Whether drafts after the first `drafts` can pay (5.1): they are accepted at best as often as all before them are. One
+// that does not pay by itself may with those after it.
 bool ModelDrafter::pays_on(const Plan& plan, int32_t drafts) const {
   const Policy& policy = options_.policy;
   const TimingTable& table = options_.table;
   if (policy.kind == Policy::Kind::fixed) return true;
   if (policy.kind == Policy::Kind::confidence) return plan.reach >= policy.threshold;
-  double tokens = 1, reach = 1;
-  for (int32_t i = 0; i < drafts; ++i) tokens += reach *= plan.view->proposal->confidence[static_cast<size_t>(i)];
-  const double ms = table.verify(drafts + 1) + table.mtp_ms + (drafts - 1) * table.mtp_step_ms + table.overhead_ms;
-  const double more = table.verify(drafts + 2) - table.verify(drafts + 1) + table.mtp_step_ms;
-  return plan.reach > more * tokens / ms;
+  const double spent = table.mtp_ms + (drafts - 1) * table.mtp_step_ms + table.overhead_ms;
+  double tokens = 1, reach = 1, best = tokens / (table.verify(1) + spent);
+  for (int32_t i = 0; i < drafts; ++i) {
+    tokens += reach *= plan.view->proposal->confidence[static_cast<size_t>(i)];
+    best = std::max(best, tokens / (table.verify(i + 2) + spent));
+  }
+  for (int32_t more = 1; drafts + more <= plan.wanted; ++more) {
+    const double ms = table.verify(drafts + 1 + more) + spent + more * table.mtp_step_ms;
+    if ((tokens + more * reach) / ms > best) return true;
+  }
+  return false;
 }
 
 void ModelDrafter::run_blocks() {

@@ -12,6 +12,7 @@
 #include "draft/copy_drafts.h"
 #include "draft/drafter.h"
 #include "draft/lattice_walk.h"
+#include "draft/plain_rounds.h"
 #include "draft/policy.h"
 #include "draft/timing_table.h"
 #include "forward/step_runner.h"
@@ -65,6 +66,7 @@ class ModelDrafter : public Drafter {
     int64_t absorbed = 0;   // rows [0, absorbed) of the MTP layer are of the true tokens and hiddens
     bool by_arms = false;   // the last model drafter was chosen by the arms
     Arms arms{};
+    PlainRounds plain{};
     std::array<double, most_drafts> raw{};  // confidences of the last proposal as the model gave them
   };
   // What is done for one stream in a propose().
@@ -83,6 +85,7 @@ class ModelDrafter : public Drafter {
   bool wants_drafts(const StreamView& view) const;
   void plan_copies(const StreamView& view, Slot& slot);
   void plan_model(Plan& plan);
+  Source choose_model(const StreamView& view, Slot& slot) const;
   void plan_absorb(Plan& plan);
 
   void add_segment(const Plan& plan, int64_t position, int64_t rows);

@@ -183,6 +183,22 @@ TEST(ModelDrafter, AConfidencePolicyEndsTheChain) {
   EXPECT_EQ(joint.proposal().count, 3);
 }
 
+TEST(ModelDrafter, AChainPassesADraftThatDoesNotPayByItself) {
+  ModelDrafterOptions options = options_of(true, false);
+  options.policy = {.kind = Policy::Kind::joint};
+  options.table.verify_ms = {1, 1.1, 2.0, 2.02};
+  options.table.mtp_ms = options.table.mtp_step_ms = options.table.overhead_ms = 0;
+  Single sure(options, Choice::mtp);
+  sure.picker.probability = 0.99;  // 1.99 / 1.1 > 2.97 / 2.0, but not > 3.96 / 2.02
+  sure.propose();
+  EXPECT_EQ(sure.proposal().count, 3);
+  options.table.verify_ms.back() = 2.4;
+  Single dear(options, Choice::mtp);
+  dear.picker.probability = 0.99;
+  dear.propose();
+  EXPECT_EQ(dear.proposal().count, 1);
+}
+
 TEST(ModelDrafter, IdsOutsideTheVocabularyCutAndCount) {
   Single single(options_of(true, true), Choice::mtp);
   single.picker.token = [](int32_t, int64_t position) { return position == 22 ? 64 : 5; };
@@ -371,7 +387,9 @@ class RandomSchedule {
     if (options_.mtp && view.settle) {
       ASSERT_GE(stream.absorbed, std::min<int64_t>(stream.length, std::ssize(stream.ids) - 1));
     }
-    if (options_.mtp && stream.most > 0 && choice == Choice::mtp && proposal.source != Source::copy) {
+    // A joint policy rests where drafts do not pay.
+    const bool rests = options_.policy.kind == Policy::Kind::joint && proposal.source == Source::none;
+    if (options_.mtp && stream.most > 0 && choice == Choice::mtp && proposal.source != Source::copy && !rests) {
       ASSERT_EQ(proposal.source, Source::mtp);
       ASSERT_GE(proposal.count, 1);
     }

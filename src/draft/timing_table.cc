@@ -19,7 +19,7 @@ double TimingTable::verify(int64_t rows) const {
 // ms: V(2) ≈ 40 ms (a second row wakes up to 8 experts a layer of its own), then 4.7 ms a row, since tokens that follow
 // each other share about half of their experts; a block 3.9 ms. The MTP layer is one of 46 and its head is the model's:
 // 1.27 of some 8 GB that a plain step reads, and twice that for the absorbed rows of an ordinary round.
-TimingTable built_in_table() {
+TimingTable built_in_table(double block_share) {
   constexpr double second_row = 1.3, row = 0.155;
   TimingTable table;
   table.id = "built-in";
@@ -27,7 +27,7 @@ TimingTable built_in_table() {
   for (int rows = 2; rows <= 16; ++rows) table.verify_ms.push_back(second_row + row * (rows - 2));
   table.mtp_ms = 0.1;
   table.mtp_step_ms = 0.06;
-  table.block_ms = 0.13;
+  table.block_ms = 0.13 * block_share / published_block_share;
   table.overhead_ms = 0.05;
   return table;
 }
