@@ -308,7 +308,7 @@ TEST_F(ChatSessionTest, FiguresWithoutAnyStep) {
   const Json figures = only_reply(*responder, 200)["metrics"]["speculative_decoding"];
   EXPECT_EQ(figures["mean_acceptance_length"], nullptr);
   EXPECT_EQ(figures["draft_acceptance_rate"], nullptr);
-  EXPECT_EQ(figures["acceptance_histogram"], Json({0}));
+  EXPECT_EQ(figures["acceptance_histogram"], Json::array({0}));
   EXPECT_EQ(figures["num_spec_steps"], 0);
   EXPECT_EQ(figures["num_spec_tokens"], 0);
 }

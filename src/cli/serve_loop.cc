@@ -1,10 +1,14 @@
-// Looks at the engine a few times a second, so that a failure ends the process without anybody asking.
+// Looks at the engine a few times a second, so that a failure ends the process without anybody asking and a terminal
+// shows what goes on.
 #include "cli/serve_loop.h"
+
+#include <unistd.h>
 
 #include <chrono>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/live_line.h"
 
 namespace tandem::cli {
 namespace {
@@ -37,7 +41,13 @@ void drain(http::Server& server, api::Service& service, double timeout_s) {
 int serve_until_stopped(http::Server& server, api::Service& service, const engine::Engine& engine,
                         double drain_timeout_s) {
   bool is_stopped = false;
-  while (!is_stopped && !engine.status().broken) is_stopped = server.wait_for_stop(1, look_s);
+  {
+    LiveLine live_line(STDERR_FILENO);  // beside the log
+    for (engine::Status status = engine.status(); !is_stopped && !status.broken; status = engine.status()) {
+      live_line.look(status, Clock::now());
+      is_stopped = server.wait_for_stop(1, look_s);
+    }
+  }
   if (is_stopped) {
     drain(server, service, drain_timeout_s);
   } else {

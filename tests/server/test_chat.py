@@ -76,7 +76,8 @@ class ChatTest(unittest.TestCase):
         self.assertGreater(reply["metrics"]["time_to_first_token_ms"], 0)
 
     def test_stream_has_the_same_text_in_the_right_order(self):
-        body = user("What is 12 + 30?", temperature=0)
+        # How many drafts are tried depends on how earlier ones fared, so without them.
+        body = user("What is 12 + 30?", temperature=0, draft=False)
         whole = self.server.post(body)[1]
         events = list(self.server.stream({**body, "stream_options": {"include_usage": True}}))
         self.assertEqual(events[-1], "[DONE]")

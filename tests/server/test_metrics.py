@@ -85,7 +85,7 @@ class MetricsTest(unittest.TestCase):
                 {"status", "running", "waiting", "pool_rows", "free_rows", "reclaimable_rows", "kept_states", "steps",
                  "seconds_since_last_step"},
             )
-            server.post(endless(5))
+            server.post(endless(5, draft=False))  # a token a step
             self.assertGreaterEqual(server.get("/health")[1]["steps"], before["steps"] + 5)
 
     def test_who_may_read(self):
