@@ -15,7 +15,7 @@ namespace tandem {
 namespace {
 
 std::atomic<LogLevel> current_level{LogLevel::info};
-std::atomic<bool> write_json{false};
+std::atomic<bool> write_json{false}, erases_line{false};
 
 const char* name_of(LogLevel level) {
   switch (level) {
@@ -73,7 +73,7 @@ std::string line_of(LogLevel level, std::string_view text, std::string_view memb
   std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &utc);
   return write_json ? fmt::format("{{\"time\":\"{}\",\"level\":\"{}\",\"message\":\"{}\"{}}}\n", stamp, name_of(level),
                                   escaped(text), members)
-                    : fmt::format("{} {}: {}\n", stamp, name_of(level), text);
+                    : fmt::format("{}{} {}: {}\n", erases_line ? "\r\x1b[K" : "", stamp, name_of(level), text);
 }
 
 std::string notice_of(int64_t dropped) {
@@ -90,6 +90,8 @@ void write_line(LogLevel level, std::string_view text, std::string_view members)
 void set_log_level(LogLevel level) { current_level = level; }
 void set_log_json(bool json) { write_json = json; }
 LogLevel log_level() { return current_level; }
+bool log_json() { return write_json; }
+void set_log_erases_line(bool erases) { erases_line = erases; }
 
 void log_line(LogLevel level, std::string_view text) { write_line(level, text, {}); }
 

@@ -17,6 +17,10 @@ enum class LogLevel { error, warning, info, debug };
 void set_log_level(LogLevel level);
 void set_log_json(bool json);
 LogLevel log_level();
+bool log_json();
+// Plain lines first erase the line that the terminal's cursor is in: something is shown there that is rewritten (a live
+// line). For a log that goes to a terminal.
+void set_log_erases_line(bool erases);
 void log_line(LogLevel level, std::string_view text);
 
 // A named value of a record. Strings must outlive the call that takes the field; monostate: not known.

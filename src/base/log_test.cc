@@ -49,5 +49,20 @@ TEST_F(LogTest, LevelHidesRecords) {
   EXPECT_LT(record(false).size(), 1u);
 }
 
+TEST_F(LogTest, LinesMayEraseWhatIsShown) {
+  const auto line = [] {
+    testing::internal::CaptureStderr();
+    log(LogLevel::info, "on top");
+    return testing::internal::GetCapturedStderr();
+  };
+  set_log_erases_line(true);
+  EXPECT_EQ(line().find("\r\x1b[K"), 0u);
+  set_log_json(true);
+  EXPECT_EQ(line().find("{"), 0u);
+  set_log_json(false);
+  set_log_erases_line(false);
+  EXPECT_EQ(line().find("\r"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/log.h"
+
 namespace tandem::cli {
 namespace {
 
@@ -56,7 +58,14 @@ std::string live_text(const LiveFigures& figures, int columns) {
 }
 
 LiveLine::LiveLine(int descriptor)
-    : descriptor_(descriptor), is_terminal_(::isatty(descriptor) == 1), writer_(descriptor) {}
+    : descriptor_(descriptor), is_terminal_(::isatty(descriptor) == 1 && !log_json()), writer_(descriptor) {
+  set_log_erases_line(is_terminal_);
+}
+
+LiveLine::~LiveLine() {
+  clear();
+  set_log_erases_line(false);
+}
 
 // One less than the terminal has: a character in the last column may wrap.
 int LiveLine::columns() const {

@@ -24,16 +24,16 @@ LiveFigures live_figures(const engine::Status& before, const engine::Status& now
 // In at most `columns` characters.
 std::string live_text(const LiveFigures& figures, int columns);
 
-// The cursor waits at the line's begin, so that a log line of whatever thread takes its place. Log lines are longer, so
-// nothing of it is left behind them.
+// The cursor waits at the line's begin, so that a log line of whatever thread takes its place: log lines erase it
+// first.
 class LiveLine {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr int most_columns = 68;  // shorter than log lines
+  static constexpr int most_columns = 100;
 
-  // Writes nothing unless `descriptor` is a terminal. It must stay open as long as this.
+  // Writes nothing unless `descriptor` is a terminal and log lines are no JSON. It must stay open as long as this.
   explicit LiveLine(int descriptor);
-  ~LiveLine() { clear(); }
+  ~LiveLine();
   LiveLine(const LiveLine&) = delete;
   LiveLine& operator=(const LiveLine&) = delete;
 
