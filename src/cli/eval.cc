@@ -78,6 +78,7 @@ int run_eval_acceptance(const AcceptanceCommandOptions& options) {
   if (load.model.empty()) load.model = default_model();
   // Copies would take the place of the drafts that are to be looked at.
   load.drafting.copy_beside_model = load.drafting.drafter != "mtp" && load.drafting.drafter != "dflash2";
+  load.drafting.taps_in_fp32 = options.sampling.temperature.value_or(0) < 1e-5 && load.drafting.policy == "fixed";
   LoadedModel model(load);
   const auto path = options.prompts.empty() ? load.model / "acceptance_prompts.jsonl" : options.prompts;
   const auto prompts = eval::read_acceptance_prompts(path, model.tokenizer(), model.shape().vocab_size);
@@ -97,6 +98,7 @@ int run_eval_acceptance(const AcceptanceCommandOptions& options) {
     });
   }
   report.drafter = draft::name_of(model.drafting().choice);
+  report.taps_in_fp32 = load.drafting.taps_in_fp32 && model.drafting().shape.has_value();
   report.policy = draft::text_of(model.drafting().policy);
   write_out(options.json ? eval::acceptance_json(report) : eval::acceptance_text(report));
   if (report.unexplained() == 0) return 0;

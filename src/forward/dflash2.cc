@@ -53,6 +53,7 @@ Dflash2::Dflash2(const DrafterModel& model, const model::Shape& target, const Ca
                  device::Threads& threads)
     : s_(*model.shape),
       weights_(*model.weights),
+      taps_in_fp32_(model.taps_in_fp32),
       threads_(threads),
       ring_(s_, element_of(capacity.cache_type), capacity.slots, capacity.kept_states) {
   model::check_drafter_fits(s_, target, "drafter");
@@ -106,7 +107,8 @@ void Dflash2::tap(int64_t layer, int64_t streams_of_row, const float* streams) {
     for (int64_t d = 0; d < hidden; ++d) {
       float sum = from[d];
       for (int64_t n = 1; n < streams_of_row; ++n) sum += from[n * hidden + d];
-      to[d] = nearest_bf16(sum / static_cast<float>(streams_of_row));
+      const float mean = sum / static_cast<float>(streams_of_row);
+      to[d] = taps_in_fp32_ ? mean : nearest_bf16(mean);
     }
   });
 }

@@ -91,6 +91,7 @@ class Dflash2 {
 
   const model::DrafterShape s_;
   const model::DrafterWeights& weights_;
+  const bool taps_in_fp32_;
   device::Threads& threads_;
   cache::ContextRing ring_;
   device::HostMemory memory_;

@@ -55,6 +55,7 @@ struct Ranks {
 struct DrafterModel {
   const model::DrafterShape* shape = nullptr;  // nullptr: no drafter
   const model::DrafterWeights* weights = nullptr;
+  bool taps_in_fp32 = false;  // as the reference loop keeps them; else rounded to bf16, as in training
 };
 
 class TextModel {
