@@ -11,18 +11,19 @@
 
 namespace tandem::quant {
 
-// Eight values of one exponent; `unit` is the value of the last mantissa bit.
-#define TANDEM_SUBNORMALS(unit) 0 * unit, 1 * unit, 2 * unit, 3 * unit, 4 * unit, 5 * unit, 6 * unit, 7 * unit
-#define TANDEM_OCTAVE(unit) 8 * unit, 9 * unit, 10 * unit, 11 * unit, 12 * unit, 13 * unit, 14 * unit, 15 * unit
-#define TANDEM_HALF_TABLE(sign)                                                                                  \
-  TANDEM_SUBNORMALS(sign 0x1p-9f), TANDEM_OCTAVE(sign 0x1p-9f), TANDEM_OCTAVE(sign 0x1p-8f),                     \
-      TANDEM_OCTAVE(sign 0x1p-7f), TANDEM_OCTAVE(sign 0x1p-6f), TANDEM_OCTAVE(sign 0x1p-5f),                     \
-      TANDEM_OCTAVE(sign 0x1p-4f), TANDEM_OCTAVE(sign 0x1p-3f), TANDEM_OCTAVE(sign 0x1p-2f),                     \
-      TANDEM_OCTAVE(sign 0x1p-1f), TANDEM_OCTAVE(sign 1.0f), TANDEM_OCTAVE(sign 2.0f), TANDEM_OCTAVE(sign 4.0f), \
-      TANDEM_OCTAVE(sign 8.0f), TANDEM_OCTAVE(sign 16.0f), 8 * sign 32.0f, 9 * sign 32.0f, 10 * sign 32.0f,      \
-      11 * sign 32.0f, 12 * sign 32.0f, 13 * sign 32.0f, 14 * sign 32.0f, NAN
+// Eight values of one exponent; `u` is the value of the last mantissa bit.
+#define TANDEM_SUBNORMALS(u) 0 * (u), 1 * (u), 2 * (u), 3 * (u), 4 * (u), 5 * (u), 6 * (u), 7 * (u)
+#define TANDEM_OCTAVE(u) 8 * (u), 9 * (u), 10 * (u), 11 * (u), 12 * (u), 13 * (u), 14 * (u), 15 * (u)
+#define TANDEM_HALF_TABLE(one)                                                                                         \
+  TANDEM_SUBNORMALS((one)*0x1p-9f), TANDEM_OCTAVE((one)*0x1p-9f), TANDEM_OCTAVE((one)*0x1p-8f),                        \
+      TANDEM_OCTAVE((one)*0x1p-7f), TANDEM_OCTAVE((one)*0x1p-6f), TANDEM_OCTAVE((one)*0x1p-5f),                        \
+      TANDEM_OCTAVE((one)*0x1p-4f), TANDEM_OCTAVE((one)*0x1p-3f), TANDEM_OCTAVE((one)*0x1p-2f),                        \
+      TANDEM_OCTAVE((one)*0x1p-1f), TANDEM_OCTAVE((one)*0x1p0f), TANDEM_OCTAVE((one)*0x1p1f),                          \
+      TANDEM_OCTAVE((one)*0x1p2f), TANDEM_OCTAVE((one)*0x1p3f), TANDEM_OCTAVE((one)*0x1p4f), 8 * (one)*0x1p5f,         \
+      9 * (one)*0x1p5f, 10 * (one)*0x1p5f, 11 * (one)*0x1p5f, 12 * (one)*0x1p5f, 13 * (one)*0x1p5f, 14 * (one)*0x1p5f, \
+      NAN
 
-const float e4m3_values[256] = {TANDEM_HALF_TABLE(+), TANDEM_HALF_TABLE(-)};
+const float e4m3_values[256] = {TANDEM_HALF_TABLE(1.0f), TANDEM_HALF_TABLE(-1.0f)};
 
 #undef TANDEM_SUBNORMALS
 #undef TANDEM_OCTAVE
