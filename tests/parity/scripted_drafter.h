@@ -47,6 +47,7 @@ class ScriptedDrafter : public draft::Drafter {
   struct Slot {
     bool by_script = false;
     int64_t right = 0;  // drafts that are the reply's tokens
+    int32_t most = 0;   // that may be verified: as many as the reply has room for
     draft::Proposal proposal;
   };
 
