@@ -132,8 +132,9 @@ MixRequest make_request(Random& random, int32_t index, const ModelFacts& facts, 
   r.request.max_tokens = length < 35   ? random.between(1, 12)
                          : length < 70 ? random.between(1, 70)
                                        : random.between(40, 140);
-  if (random.chance(20)) r.request.min_tokens = random.between(1, r.request.max_tokens);
-  r.request.stop_token_ids = random_tokens(random, random.below(6), facts.vocab_size);
+  if (random.chance(25)) r.request.min_tokens = random.between(1, r.request.max_tokens);
+  const int64_t stops = random.below(r.request.min_tokens > 0 ? 60 : 6);  // many are masked until then
+  r.request.stop_token_ids = random_tokens(random, stops, facts.vocab_size);
   if (random.chance(20)) r.request.cache_salt.push_back(random.chance(50) ? 'a' : 'b');
   for (int64_t i = random.below(3); i > 0; --i) r.request.keep_positions.push_back(random.between(1, 60));
   if (random.chance(5)) r.request.needs_every_prompt_row = true;
