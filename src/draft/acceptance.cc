@@ -12,9 +12,21 @@ size_t AcceptanceStatistics::cell_of(Source source, int32_t position, double raw
 }
 
 double AcceptanceStatistics::corrected(Source source, int32_t position, double raw) const {
-  const double prior = raw > 0 ? std::min(raw, 1.0) : 0;
+  const double confidence = raw > 0 ? std::min(raw, 1.0) : 0;
+  const double prior = std::max(confidence, (confidence + share_of_position(source, position)) / 2);
   const Cell& cell = cells_[cell_of(source, position, raw)];
   return std::clamp((cell.accepted + prior_weight * prior) / (cell.tried + prior_weight), least, 1.0);
+}
+
+// Of few trials little: as if prior_weight more had failed.
+double AcceptanceStatistics::share_of_position(Source source, int32_t position) const {
+  const size_t first = cell_of(source, position, 0);
+  double tried = prior_weight, accepted = 0;
+  for (size_t band = 0; band < size_t{bands}; ++band) {
+    tried += cells_[first + band].tried;
+    accepted += cells_[first + band].accepted;
+  }
+  return accepted / tried;
 }
 
 void AcceptanceStatistics::add(Source source, int32_t position, double raw, bool accepted) {

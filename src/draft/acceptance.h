@@ -17,8 +17,10 @@ class AcceptanceStatistics {
   static constexpr double prior_weight = 4;      // trials that the confidence itself counts for
   static constexpr double least = 1.0 / 1024.0;  // of a corrected confidence
 
-  // (accepted + prior_weight·raw) / (tried + prior_weight) of the cell that draft `position` (0 to most_drafts − 1) of
-  // `source` with this raw confidence falls into; in [least, 1].
+  // (accepted + prior_weight·prior) / (tried + prior_weight) of the cell that draft `position` (0 to most_drafts − 1)
+  // of `source` with this raw confidence falls into; in [least, 1]. The prior is the raw confidence, or half way from
+  // it to the share of all bands at this position if that is higher: a band of low confidences would else not be tried,
+  // and so never be found to be better than it says.
   double corrected(Source source, int32_t position, double raw) const;
   // The drafts before this one were accepted, and this one was or was not.
   void add(Source source, int32_t position, double raw, bool accepted);
@@ -40,6 +42,7 @@ class AcceptanceStatistics {
   struct Cell {
     double tried = 0, accepted = 0;
   };
+  double share_of_position(Source source, int32_t position) const;
   static size_t cell_of(Source source, int32_t position, double raw);
 
   std::array<Cell, size_t{sources} * most_drafts * bands> cells_{};

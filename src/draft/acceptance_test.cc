@@ -1,6 +1,7 @@
 // Corrections of confidences, and the rule of two arms.
 #include "draft/acceptance.h"
 
+#include <cmath>
 #include <limits>
 
 #include "draft/arms.h"
@@ -35,6 +36,18 @@ TEST(Acceptance, IsTheDecayedShareOfItsCell) {
   const double before = statistics.corrected(Source::dflash2, 1, 0.8);
   for (int i = 0; i < 5000; ++i) statistics.fade();
   EXPECT_GT(statistics.corrected(Source::dflash2, 1, 0.8), before + 0.2);  // tried again some day
+}
+
+// A model whose drafts are mostly right however sure it says it is.
+TEST(Acceptance, LowConfidencesAreTriedWhereDraftsAreMostlyRight) {
+  AcceptanceStatistics statistics;
+  for (int i = 0; i < 100; ++i) statistics.add(Source::mtp, 1, 0.95, true);
+  const double weight = AcceptanceStatistics::prior_weight, tried = (1 - std::pow(0.97, 100)) / 0.03;
+  const double share = tried / (tried + weight);
+  EXPECT_NEAR(statistics.corrected(Source::mtp, 1, 0.2), (0.2 + share) / 2, 1e-9);
+  EXPECT_NEAR(statistics.corrected(Source::mtp, 2, 0.2), 0.2, 1e-12);
+  for (int i = 0; i < 20; ++i) statistics.add(Source::mtp, 1, 0.2, false);  // they are not: that is believed
+  EXPECT_LT(statistics.corrected(Source::mtp, 1, 0.2), 0.15);
 }
 
 TEST(Acceptance, DraftsAfterAMissAreNotJudged) {
