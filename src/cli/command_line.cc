@@ -33,6 +33,8 @@ constexpr const char* program_help =
     "  eval skills      prompts with known answers\n"
     "  eval parity      compare with vectors of the reference implementation\n"
     "  eval acceptance  tokens that a step yields with a drafter\n"
+    "  eval kld         how far a model's answers are from another's, position by position\n"
+    "  eval ppl         perplexity over a text\n"
     "  calibrate timing measure what a round costs here, by which depths of drafts are chosen\n"
     "  bench replay     run a recorded list of steps again\n"
     "\n"
@@ -59,6 +61,8 @@ constexpr const char* eval_help =
     "  eval skills      prompts with known answers\n"
     "  eval parity      compare with vectors of the reference implementation\n"
     "  eval acceptance  tokens that a step yields with a drafter\n"
+    "  eval kld         how far a model's answers are from another's, position by position\n"
+    "  eval ppl         perplexity over a text\n"
     "\n"
     "tandem eval skills --help, and so on, lists their options.\n";
 
@@ -80,6 +84,8 @@ const std::vector<Entry>& commands() {
                                           {{"eval", "skills"}, eval_skills_command},
                                           {{"eval", "parity"}, eval_parity_command},
                                           {{"eval", "acceptance"}, eval_acceptance_command},
+                                          {{"eval", "kld"}, eval_kld_command},
+                                          {{"eval", "ppl"}, eval_ppl_command},
                                           {{"calibrate", "timing"}, calibrate_timing_command},
                                           {{"bench", "replay"}, bench_replay_command}};
   return list;

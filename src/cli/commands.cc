@@ -1,5 +1,5 @@
-// Words to options to run_…(). The only file that sees CLI11, which costs six seconds of compile time. Every command is
-// an App of its own, so that a --config file has the flags' plain names.
+// Words to options to run_…(), of all commands but those of commands_quality.cc. CLI11 costs six seconds of compile
+// time, so few files see it.
 #include "cli/commands.h"
 
 #include <CLI/CLI.hpp>
@@ -17,6 +17,7 @@
 #include "cli/bench_replay.h"
 #include "cli/calibrate.h"
 #include "cli/chat.h"
+#include "cli/command.h"
 #include "cli/config_file.h"
 #include "cli/eval.h"
 #include "cli/generate.h"
@@ -27,102 +28,6 @@
 
 namespace tandem::cli {
 namespace {
-
-// An App with the settings that all commands share. CLI11's paths and nested names are not used: strings in, strings
-// out.
-class Command {
- public:
-  Command(const std::string& name, const std::string& description, const std::string& examples, bool takes_model = true)
-      : app_(description, name) {
-    app_.footer("Examples:\n" + examples);
-    app_.option_defaults()->always_capture_default();
-    if (takes_model) {
-      app_.add_option("model", model_, "Model folder; default: the bundled model")
-          ->type_name("MODEL")
-          ->check([](const std::string& given) { return given.empty() ? "is empty" : ""; });
-    }
-  }
-  CLI::App& app() { return app_; }
-  const std::string& model() const { return model_; }
-
-  void add_load_options(LoadOptions& load) {
-    app_.add_option("--threads", load.threads, "CPU threads; 0: one for each core");
-    app_.add_option("--max-model-len", load.max_model_len,
-                    "Tokens of prompt and reply together; 0: what the memory allows");
-    add_memory_option(load.kv_cache_memory);
-    app_.add_option("--max-num-batched-tokens", load.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
-    add_drafting_options(load.drafting);
-  }
-  void add_drafting_options(DraftingFlags& flags) {
-    app_.add_option("--drafter", flags.drafter,
-                    "Who proposes tokens for a step to check: none, copy, mtp, dflash2 or auto (what there is)");
-    app_.add_option("--drafter-model", flags.drafter_model, "Folder of a DFlash2 drafter; default: <MODEL>-dflash2")
-        ->type_name("DIR")
-        ->default_str("");
-    app_.add_option("--draft-policy", flags.policy,
-                    "How many drafts are checked: joint (what pays by the timing table), fixed or confidence:P");
-    app_.add_option("--num-speculative-tokens", flags.num_speculative_tokens,
-                    "Drafts of a step at most; default: as many as the drafter makes")
-        ->default_str("");
-    app_.add_option("--draft-verify", flags.verify,
-                    "exact: the tokens of a run without drafts; ratio: their distribution only, and more accepted");
-    app_.add_option("--cache-dir", flags.cache_dir, "Where measured tables lie; default: ~/.cache/tandem")
-        ->type_name("DIR")
-        ->default_str("");
-  }
-  void add_memory_option(int64_t& bytes) {
-    app_.add_option("--kv-cache-memory", bytes, "Memory for the token pool, such as 512MiB; 0: 1GiB")
-        ->transform(CLI::AsSizeValue(true))
-        ->type_name("SIZE");
-  }
-  void add_sampling_options(SamplingOptions& sampling) {
-    app_.add_option("--max-tokens", sampling.max_tokens, "Length limit of a reply");
-    app_.add_option("--temperature", sampling.temperature, "0: greedy; default: generation_config.json");
-    app_.add_option("--top-k", sampling.top_k, "Sample from the K most likely tokens; 0: off");
-    app_.add_option("--top-p", sampling.top_p, "Sample from the smallest set of this probability");
-    app_.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the most likely one");
-    app_.add_option("--seed", sampling.seed, "Same seed, same reply; default: random");
-  }
-  void add_json_flag(bool& json) { app_.add_flag("--json", json, "Print one JSON object"); }
-
-  // False: help was asked for and printed.
-  bool parse(const Words& words) {
-    try {
-      app_.parse(Words(words.rbegin(), words.rend()));  // CLI11 takes them from the back
-      return true;
-    } catch (const CLI::CallForHelp&) {
-      write_out(app_.help());
-      return false;
-    } catch (const CLI::ParseError& e) {
-      throw Error(ErrorCode::usage, "command line", e.what(), "what " + app_.get_name() + " --help lists");
-    }
-  }
-
-  // Settings of a file, for options that the command line left alone.
-  void apply(const std::vector<Setting>& settings) {
-    for (const Setting& setting : settings) {
-      CLI::Option* option = app_.get_option_no_throw("--" + setting.name);
-      if (option == nullptr) option = app_.get_option_no_throw(setting.name);  // MODEL
-      if (option == nullptr || !option->get_configurable())
-        throw Error(ErrorCode::usage, setting.where, "\"" + setting.name + "\"",
-                    "an option that " + app_.get_name() + " --help lists");
-      if (!option->empty()) continue;
-      const bool is_flag = option->get_expected_min() == 0;
-      if (is_flag && setting.values != Words{"true"} && setting.values != Words{"false"})
-        throw Error(ErrorCode::usage, setting.where, "another value of \"" + setting.name + "\"", "true or false");
-      try {
-        option->add_result(setting.values);
-        option->run_callback();
-      } catch (const CLI::ParseError& e) {
-        throw Error(ErrorCode::usage, setting.where, e.what(), "what " + app_.get_name() + " --help says");
-      }
-    }
-  }
-
- private:
-  CLI::App app_;
-  std::string model_;
-};
 
 void add_plan_options(Command& command, PlanOptions& options) {
   auto& app = command.app();

@@ -17,6 +17,8 @@ int plan_command(const Words& words);
 int eval_skills_command(const Words& words);
 int eval_parity_command(const Words& words);
 int eval_acceptance_command(const Words& words);
+int eval_kld_command(const Words& words);
+int eval_ppl_command(const Words& words);
 int bench_replay_command(const Words& words);
 int calibrate_timing_command(const Words& words);
 

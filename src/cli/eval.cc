@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 
 #include "base/error.h"
+#include "cli/progress_line.h"
 #include "cli/standard_io.h"
 #include "eval/acceptance.h"
 #include "eval/parity.h"
@@ -15,26 +15,6 @@
 
 namespace tandem::cli {
 namespace {
-
-constexpr double progress_after_seconds = 2;
-
-// A line that tells how far a long run is, on a terminal only.
-class ProgressLine {
- public:
-  ~ProgressLine() {
-    if (shown_) std::fputs("\r\x1b[K", stderr);
-  }
-  void show(const std::string& text) {
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-    if (!is_terminal_ || elapsed.count() < progress_after_seconds) return;
-    shown_ = true;
-    std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
-  }
-
- private:
-  bool is_terminal_ = ::isatty(STDERR_FILENO) != 0, shown_ = false;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 // The reference loop that these settings repeat.
 eval::ReferenceLoop reference_of(const Drafting& drafting, const engine::SamplingParams& sampling) {

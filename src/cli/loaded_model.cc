@@ -42,12 +42,6 @@ int64_t memory_of_machine() {
   return pages > 0 && page_size > 0 ? static_cast<int64_t>(pages) * page_size : 0;
 }
 
-forward::CacheType cache_type(const std::string& name) {
-  if (name == "auto" || name == "f32") return forward::CacheType::f32;
-  if (name == "bf16") return forward::CacheType::bf16;
-  throw Error(ErrorCode::usage, "--kv-cache-dtype", "\"" + name + "\"", "auto, f32 or bf16");
-}
-
 forward::Ranks ranks_of(const LoadOptions& options) {
   return {.rank = 0,
           .tensor_parallel_size = options.tensor_parallel_size,
@@ -134,6 +128,12 @@ void check_recording(const std::filesystem::path& recording, const std::filesyst
 }
 
 }  // namespace
+
+forward::CacheType cache_type(const std::string& name) {
+  if (name == "auto" || name == "f32") return forward::CacheType::f32;
+  if (name == "bf16") return forward::CacheType::bf16;
+  throw Error(ErrorCode::usage, "--kv-cache-dtype", "\"" + name + "\"", "auto, f32 or bf16");
+}
 
 int64_t memory_beside(int64_t weights) {
   const int64_t machine = memory_of_machine();

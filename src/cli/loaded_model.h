@@ -47,6 +47,9 @@ std::filesystem::path default_model();
 // --threads as it may be. Throws Error(usage).
 int checked_threads(int threads);
 
+// --kv-cache-dtype as it may be on a CPU. Throws Error(usage).
+forward::CacheType cache_type(const std::string& name);
+
 // A model folder that may be read: `given`, or the bundled model's. Throws Error naming it.
 std::filesystem::path checked_folder(const std::filesystem::path& given);
 

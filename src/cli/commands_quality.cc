@@ -1,0 +1,72 @@
+// Words to options of the commands that measure quality.
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "cli/eval_quality.h"
+
+namespace tandem::cli {
+namespace {
+
+// Options of both.
+template <typename Options>
+void add_quality_options(Command& command, Options& options, const char* cache_help) {
+  auto& app = command.app();
+  app.add_option("--text", options.text,
+                 "UTF-8 text, or JSONL with a text in each line's \"text\"; -: standard input; default: "
+                 "eval_text.jsonl of the model")
+      ->type_name("FILE")
+      ->default_str("");
+  app.add_option("--window", options.window, "Tokens that are read together; each window starts afresh");
+  app.add_option("--kv-cache-dtype", options.kv_cache_dtype, cache_help);
+  app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
+  command.add_json_flag(options.json);
+}
+
+}  // namespace
+
+int eval_kld_command(const Words& words) {
+  Command command(
+      "tandem eval kld",
+      "How far the student's next-token distributions are from the teacher's, over every position of a text. Without "
+      "--student the teacher is its own student, or, with --capture, only the capture is written.",
+      "  tandem eval kld --kv-cache-dtype bf16 --json\n"
+      "  tandem eval kld --teacher path/to/bf16 --student path/to/exl3 --text texts.jsonl --svg kld.svg\n"
+      "  tandem eval kld --teacher path/to/bf16 --text texts.jsonl --capture teacher.logits\n"
+      "  tandem eval kld --teacher teacher.logits --student path/to/exl3 --text texts.jsonl --runs 5\n",
+      false);
+  KldCommandOptions options;
+  std::string teacher, student, capture, svg;
+  auto& app = command.app();
+  app.add_option("--teacher", teacher, "Model folder or a file that --capture wrote; default: the bundled model")
+      ->type_name("MODEL|CAPTURE")
+      ->default_str("");
+  app.add_option("--student", student, "Model folder")->type_name("MODEL")->default_str("");
+  add_quality_options(command, options, "The student's: auto (f32), f32 or bf16; the teacher's is f32");
+  app.add_option("--runs", options.runs, "Cold runs, each with models loaded anew");
+  app.add_option("--capture", capture, "Keep the teacher's logits (four bytes for each position and token id) in FILE")
+      ->type_name("FILE")
+      ->default_str("");
+  app.add_option("--svg", svg, "Draw the curve over positions and the histogram into FILE")
+      ->type_name("FILE")
+      ->default_str("");
+  if (!command.parse(words)) return 0;
+  options.teacher = teacher;
+  options.student = student;
+  options.capture = capture;
+  options.svg = svg;
+  return run_eval_kld(options);
+}
+
+int eval_ppl_command(const Words& words) {
+  Command command("tandem eval ppl", "Perplexity of every token of a text but the first of each window.",
+                  "  tandem eval ppl\n  tandem eval ppl path/to/model --text book.txt --window 4096 --json\n");
+  PplCommandOptions options;
+  add_quality_options(command, options, "auto (f32), f32 or bf16");
+  if (!command.parse(words)) return 0;
+  options.model = command.model();
+  return run_eval_ppl(options);
+}
+
+}  // namespace tandem::cli

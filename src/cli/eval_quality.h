@@ -1,0 +1,38 @@
+// `tandem eval kld` and `tandem eval ppl`: what a format or another model costs in quality.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace tandem::cli {
+
+struct KldCommandOptions {
+  std::filesystem::path teacher;        // --teacher: a model folder or a capture; empty: the bundled model
+  std::filesystem::path student;        // --student; empty: the teacher's folder, or with --capture none
+  std::string text;                     // --text; empty: eval_text.jsonl of the student's or teacher's folder; -: stdin
+  int64_t window = 2048;                // --window, tokens
+  int32_t runs = 1;                     // --runs: each with models loaded anew
+  std::string kv_cache_dtype = "auto";  // --kv-cache-dtype, of the student; the teacher's is f32
+  int threads = 0;                      // --threads
+  std::filesystem::path capture;        // --capture: file for the teacher's logits; empty: none
+  std::filesystem::path svg;            // --svg: file for the picture; empty: none
+  bool json = false;
+};
+
+// Returns 0. Throws Error: failed_check, after the report, if the offset audit shows that teacher and student are not
+// of the same rows.
+int run_eval_kld(const KldCommandOptions& options);
+
+struct PplCommandOptions {
+  std::filesystem::path model;  // empty: the bundled model
+  std::string text;             // --text; empty: eval_text.jsonl of the model folder; -: standard input
+  int64_t window = 2048;
+  std::string kv_cache_dtype = "auto";
+  int threads = 0;
+  bool json = false;
+};
+
+int run_eval_ppl(const PplCommandOptions& options);
+
+}  // namespace tandem::cli
