@@ -19,6 +19,12 @@ int64_t bytes_of(const model::Matrix& m) {
     case ops::WeightFormat::bf16: return 2 * values;
     case ops::WeightFormat::fp8_block:
       return values + 4 * ((m.out_features + 127) / 128) * ((m.in_features + 127) / 128);
+    case ops::WeightFormat::nvfp4: return values / 2 + values / 16;
+    case ops::WeightFormat::exl3: {
+      const int64_t in = (m.in_features + 127) / 128 * 128, out = (m.out_features + 127) / 128 * 128;
+      return in * out * m.exl3.bits / 8 + in * (m.exl3.suh_is_signs ? 1 : 16) / 8 +
+             out * (m.exl3.svh_is_signs ? 1 : 16) / 8;
+    }
   }
   return 0;
 }

@@ -15,6 +15,9 @@
 
 #include "ops/linear/matrix.h"
 #include "ops/simd/fp8.h"
+#include "quant/exl3_matrix.h"
+#include "quant/half.h"
+#include "quant/nvfp4.h"
 
 namespace tandem::ops::test {
 
@@ -105,8 +108,8 @@ inline float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uin
 // A matrix in memory of its own. Copying would leave `view` pointing at the original.
 struct StoredMatrix {
   Matrix view;
-  std::vector<std::byte> data, scales;
-  std::vector<float> values;  // what the stored weights mean, [out, in]
+  std::vector<std::byte> data, scales, output_scales;  // EXL3: scales of inputs and of outputs
+  std::vector<float> values;                           // what the stored weights mean, [out, in]
 
   StoredMatrix() = default;
   StoredMatrix(StoredMatrix&&) = default;
@@ -119,11 +122,77 @@ struct MatrixOptions {
   int64_t leaf_columns = -1;  // −1: all
   int64_t block_row = 0;
   int64_t misaligned = 0;  // bytes past an aligned address
+  int bits = 4;            // EXL3
+  quant::Exl3Codebook codebook = quant::Exl3Codebook::mcg;
+  bool signs = false;  // EXL3: legacy signs instead of scales
 };
+
+// Columns must be a multiple of 16.
+inline void fill_nvfp4(Random& random, const MatrixOptions& options, StoredMatrix& m) {
+  const int64_t out = m.view.out_features, in = m.view.in_features, at = options.misaligned;
+  m.data.resize(static_cast<size_t>(at + out * in / 2));
+  m.scales.resize(static_cast<size_t>(at + out * in / 16));
+  for (std::byte& code : m.data) code = static_cast<std::byte>(random.below(256));
+  for (std::byte& scale : m.scales) scale = static_cast<std::byte>(1 + random.below(126));
+  m.view.outer_scale = random.uniform(0.002f, 0.01f) * options.scale;
+  m.view.high_nibble_first = random.below(2) == 1;
+  m.view.data = m.data.data() + at;
+  m.view.block_scales = m.scales.data() + at;
+  quant::Nvfp4Matrix stored;
+  stored.codes = m.view.data;
+  stored.scales = m.view.block_scales;
+  stored.outer_scale = m.view.outer_scale;
+  stored.rows = out;
+  stored.columns = in;
+  stored.order = m.view.high_nibble_first ? quant::NibbleOrder::high_first : quant::NibbleOrder::low_first;
+  m.values.resize(static_cast<size_t>(out * in));
+  quant::nvfp4_decode_rows(stored, 0, out, m.values.data());
+}
+
+// Any bits are a trellis; sizes are padded to 128, and the padding holds weights that nobody may see.
+inline void fill_exl3(Random& random, const MatrixOptions& options, StoredMatrix& m) {
+  const int64_t out = m.view.out_features, in = m.view.in_features, at = options.misaligned;
+  const int64_t stored_out = (out + 127) / 128 * 128, stored_in = (in + 127) / 128 * 128;
+  m.data.resize(static_cast<size_t>(at + stored_in * stored_out * options.bits / 8));
+  for (std::byte& byte : m.data) byte = static_cast<std::byte>(random.below(256));
+  const auto fill_scales = [&](std::vector<std::byte>& scales, int64_t count, float low, float high) {
+    scales.resize(static_cast<size_t>(at + (options.signs ? count / 8 : 2 * count)));
+    for (std::byte& byte : scales) byte = static_cast<std::byte>(random.below(256));
+    for (int64_t i = 0; i < count && !options.signs; ++i) {
+      const uint16_t half = quant::float_to_half(random.uniform(low, high) * (random.below(2) == 1 ? 1.0f : -1.0f));
+      std::memcpy(scales.data() + at + 2 * i, &half, 2);
+    }
+  };
+  fill_scales(m.scales, stored_in, 0.5f, 1.5f);
+  fill_scales(m.output_scales, stored_out, 0.5f * options.scale, 1.5f * options.scale);
+  m.view.data = m.data.data() + at;
+  m.view.exl3 = {options.bits,  options.codebook, stored_out / 16, m.scales.data() + at, m.output_scales.data() + at,
+                 options.signs, options.signs};
+  quant::Exl3Matrix stored;
+  stored.trellis = std::span<const std::byte>(m.data).subspan(static_cast<size_t>(at));
+  stored.bits = options.bits;
+  stored.codebook = options.codebook;
+  stored.in_features = stored_in;
+  stored.out_features = stored_out;
+  (options.signs ? stored.su : stored.suh) = std::span<const std::byte>(m.scales).subspan(static_cast<size_t>(at));
+  (options.signs ? stored.sv : stored.svh) =
+      std::span<const std::byte>(m.output_scales).subspan(static_cast<size_t>(at));
+  const std::vector<float> dense = quant::exl3_dense_f32(stored);
+  for (int64_t o = 0; o < out; ++o)
+    for (int64_t k = 0; k < in; ++k) m.values.push_back(dense[static_cast<size_t>(k * stored_out + o)]);
+}
 
 inline StoredMatrix random_matrix(Random& random, WeightFormat format, int64_t out, int64_t in,
                                   const MatrixOptions& options = {}) {
   StoredMatrix m;
+  m.view.format = format;
+  m.view.out_features = out;
+  m.view.in_features = in;
+  m.view.leaf_columns = options.leaf_columns < 0 ? in : options.leaf_columns;
+  if (format == WeightFormat::nvfp4 || format == WeightFormat::exl3) {
+    format == WeightFormat::nvfp4 ? fill_nvfp4(random, options, m) : fill_exl3(random, options, m);
+    return m;
+  }
   const int64_t bytes = format == WeightFormat::f32 ? 4 : format == WeightFormat::bf16 ? 2 : 1;
   const int64_t scale_columns = (in + 127) / 128, scale_rows = (options.block_row + out + 127) / 128;
   m.data.resize(static_cast<size_t>(options.misaligned + out * in * bytes));
@@ -152,13 +221,9 @@ inline StoredMatrix random_matrix(Random& random, WeightFormat format, int64_t o
     }
     m.values.push_back(value);
   }
-  m.view.format = format;
   m.view.data = m.data.data() + options.misaligned;
   if (format == WeightFormat::fp8_block) m.view.block_scales = m.scales.data() + options.misaligned;
-  m.view.out_features = out;
-  m.view.in_features = in;
   m.view.block_row = options.block_row;
-  m.view.leaf_columns = options.leaf_columns < 0 ? in : options.leaf_columns;
   return m;
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "ops/experts/experts.h"
-#include "ops/simd/kernels.h"
+#include "ops/linear/multiply.h"
 
 namespace tandem::ops {
 namespace {
@@ -98,24 +98,30 @@ struct ExpertRun {
             false};
   }
 
-  // Runs task(group, piece, first row, rows) for all groups, pieces of `outputs(group)` and tiles of rows.
-  template <typename Outputs, typename Task>
-  void for_tiles(int64_t piece, const Outputs& outputs, const Task& task) {
+  // How the outputs of a group are cut into tasks.
+  struct Pieces {
+    int64_t outputs, piece;
+  };
+
+  // Runs task(group, first output, piece, first row, rows) for all groups, their pieces and tiles of rows.
+  template <typename PiecesOf, typename Task>
+  void for_tiles(const PiecesOf& pieces_of, const Task& task) {
     int64_t total = 0;
-    for (int64_t i = 0; i < groups(); ++i) total += tasks_of(i, piece, outputs);
+    for (int64_t i = 0; i < groups(); ++i) total += tasks_of(i, pieces_of);
     threads.run(total, [&](int64_t index) {
       int64_t i = 0;
-      while (index >= tasks_of(i, piece, outputs)) index -= tasks_of(i++, piece, outputs);
+      while (index >= tasks_of(i, pieces_of)) index -= tasks_of(i++, pieces_of);
       const Group g = group(i);
-      const int64_t tiles = divide_up(g.rows, max_tile_rows);
+      const int64_t tiles = divide_up(g.rows, max_tile_rows), piece = pieces_of(g).piece;
       const int64_t row = index % tiles * max_tile_rows;
-      task(g, index / tiles * piece, row, std::min(max_tile_rows, g.rows - row));
+      task(g, index / tiles * piece, piece, row, std::min(max_tile_rows, g.rows - row));
     });
   }
-  template <typename Outputs>
-  int64_t tasks_of(int64_t i, int64_t piece, const Outputs& outputs) const {
+  template <typename PiecesOf>
+  int64_t tasks_of(int64_t i, const PiecesOf& pieces_of) const {
     const Group g = group(i);
-    return divide_up(outputs(g), piece) * divide_up(g.rows, max_tile_rows);
+    const Pieces pieces = pieces_of(g);
+    return divide_up(pieces.outputs, pieces.piece) * divide_up(g.rows, max_tile_rows);
   }
 
   static MatmulTile tile(const Matrix& w, const float* x, float* y, int64_t first_output, int64_t piece, int64_t row,
@@ -135,12 +141,15 @@ struct ExpertRun {
 
   void gate_and_up() {
     for_tiles(
-        width_piece, [](const Group& g) { return g.mlp->gate.out_features; },
-        [&](const Group& g, int64_t first, int64_t row, int64_t rows) {
-          const MatmulTile gate = tile(g.mlp->gate, g.x, g.activation, first, width_piece, row, rows);
-          const MatmulTile up = tile(g.mlp->up, g.x, g.up, first, width_piece, row, rows);
-          kernels().matmul(gate);
-          kernels().matmul(up);
+        [](const Group& g) {
+          const int64_t unit = std::max(output_unit(g.mlp->gate), output_unit(g.mlp->up));
+          return Pieces{g.mlp->gate.out_features, std::max(width_piece, unit)};
+        },
+        [&](const Group& g, int64_t first, int64_t piece, int64_t row, int64_t rows) {
+          const MatmulTile gate = tile(g.mlp->gate, g.x, g.activation, first, piece, row, rows);
+          const MatmulTile up = tile(g.mlp->up, g.x, g.up, first, piece, row, rows);
+          multiply(gate);
+          multiply(up);
           for (int64_t r = 0; r < rows; ++r) {
             float* y = gate.y + r * gate.y_stride + first;
             kernels().clamped_swiglu(y, up.y + r * up.y_stride + first, a.swiglu_limit, gate.last_output - first, y);
@@ -150,17 +159,19 @@ struct ExpertRun {
 
   void down() {
     for_tiles(
-        output_piece, [](const Group& g) { return g.mlp->down.out_features; },
-        [&](const Group& g, int64_t first, int64_t row, int64_t rows) {
-          MatmulTile t = tile(g.mlp->down, g.activation, g.output, first, output_piece, row, rows);
-          if (!g.leaves) return kernels().matmul(t);
+        [](const Group& g) {
+          return Pieces{g.mlp->down.out_features, std::max(output_piece, output_unit(g.mlp->down))};
+        },
+        [&](const Group& g, int64_t first, int64_t piece, int64_t row, int64_t rows) {
+          MatmulTile t = tile(g.mlp->down, g.activation, g.output, first, piece, row, rows);
+          if (!g.leaves) return multiply(t);
           t.last_column = g.mlp->down.leaf_columns;
-          kernels().matmul(t);
+          multiply(t);
           if (g.mlp->down.leaf_columns == g.mlp->down.in_features) return;
           t.first_column = g.mlp->down.leaf_columns;
           t.last_column = g.mlp->down.in_features;
           t.y += a.rows * a.hidden;
-          kernels().matmul(t);
+          multiply(t);
         });
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "ops/linear/linear.h"
@@ -225,10 +226,33 @@ TEST(Experts, SumsInTheWrittenOrder) {
   }
 }
 
+// Sizes that NVFP4 and EXL3 can be cut at; EXL3 pads the widths that are no multiple of 128.
+const Sizes coded_shapes[] = {
+    {.hidden = 160, .width = 48, .shared_width = 256, .shared_leaf = 128, .experts = 5, .per_token = 2, .rows = 7},
+    {.hidden = 128, .width = 0, .shared_width = 384, .shared_leaf = 256, .rows = 67},
+};
+
+TEST(Experts, CodedFormatsAgainstDouble) {
+  device::Threads threads(3);
+  for (const WeightFormat format : {WeightFormat::nvfp4, WeightFormat::exl3}) {
+    for (Sizes sizes : coded_shapes) {
+      sizes.format = format;
+      Random random(static_cast<uint64_t>(300 + sizes.hidden));
+      Layer layer = make_layer(random, sizes);
+      layer.limit = 10.0f;
+      int clamped = 0;
+      EXPECT_TRUE(test::close(run(threads, layer, 0, layer.rows), layer_double(layer, &clamped), 1e-5))
+          << static_cast<int>(format) << " " << sizes.hidden;
+    }
+  }
+}
+
 TEST(Experts, BitsDoNotDependOnTheOtherRowsAndThreads) {
   device::Threads one(1), three(3);
-  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::fp8_block}) {
-    for (Sizes sizes : shapes) {
+  for (const WeightFormat format :
+       {WeightFormat::bf16, WeightFormat::fp8_block, WeightFormat::nvfp4, WeightFormat::exl3}) {
+    const bool coded = format == WeightFormat::nvfp4 || format == WeightFormat::exl3;
+    for (Sizes sizes : coded ? std::span<const Sizes>(coded_shapes) : std::span<const Sizes>(shapes)) {
       sizes.format = format;
       sizes.rows = 70;
       Random random(static_cast<uint64_t>(200 + sizes.hidden));

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "ops/linear/linear.h"
-#include "ops/simd/kernels.h"
+#include "ops/linear/multiply.h"
 
 namespace tandem::ops {
 namespace {
@@ -16,7 +16,8 @@ int64_t outputs_of_task(const Matrix& weight, int64_t rows) {
   const int64_t multiplications = 24 * 1024;
   const int64_t outputs =
       multiplications / std::max<int64_t>(1, weight.in_features * std::min<int64_t>(rows, max_tile_rows));
-  return std::max<int64_t>(16, outputs / 4 * 4);
+  const int64_t unit = std::max<int64_t>(output_unit(weight), 4);
+  return std::max<int64_t>(std::max<int64_t>(16, unit), outputs / unit * unit);
 }
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -49,7 +50,7 @@ void linear(device::Threads& threads, std::span<const LinearCall> calls, int64_t
     t.rows = std::min(max_tile_rows, rows - row);
     t.y = call.y + row * call.y_stride;
     t.y_stride = call.y_stride;
-    kernels().matmul(t);
+    multiply(t);
   });
 }
 

@@ -4,9 +4,9 @@
 //
 // Sums. Over a stored dimension (dot products): slices of `slice_length` at absolute positions, 16 lanes with fma
 // inside a slice, the fixed tree of vec16.h, slices added in ascending order, two leaves where the matrix has them.
-// Value j of a slice belongs to lane j mod 16; against BF16 and FP8 weights to lane (j mod 32)/8·4 + j mod 4, the order
-// in which BF16 unpacks (vec16.h, Pair). Over a short list (keys of an attention row, rows of a KDA block): one fma a
-// term in ascending order for each output.
+// Value j of a slice belongs to lane j mod 16; against BF16, FP8 and NVFP4 weights to lane (j mod 32)/8·4 + j mod 4,
+// the order in which BF16 unpacks (vec16.h, Pair). Over a short list (keys of an attention row, rows of a KDA block):
+// one fma a term in ascending order for each output.
 #pragma once
 
 #include <cstddef>
@@ -60,9 +60,22 @@ struct CombineRows {
   int64_t out_stride = 0;
 };
 
+// EXL3 tiles that follow each other over the inputs, at `tiles` + i·step bytes, as rows of fp32:
+// panel[column·stride + 16·i + p] is the weight of input 16·i + exl3_panel_row(p), the order in which tiles are packed.
+struct Exl3Panel {
+  const std::byte* tiles = nullptr;
+  int64_t step = 0, count = 0;
+  int bits = 0;
+  quant::Exl3Codebook codebook = quant::Exl3Codebook::three_inst;
+  float* panel = nullptr;
+  int64_t stride = 0;
+};
+constexpr int exl3_panel_row(int p) { return 2 * (p >> 2) + (p & 1) + 8 * (p >> 1 & 1); }
+
 struct Kernels {
   SimdLevel level;
-  void (*matmul)(const MatmulTile&);
+  void (*matmul)(const MatmulTile&);  // every format but EXL3, for which see linear/multiply.h
+  void (*decode_exl3)(const Exl3Panel&);
   void (*dot_rows)(const DotRows&);
   void (*combine_rows)(const CombineRows&);
   float (*dot)(const float* a, const float* b, int64_t n);

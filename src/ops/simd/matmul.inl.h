@@ -6,6 +6,7 @@
 #include "ops/simd/fp8.h"
 #include "ops/simd/kernels.h"
 #include "ops/simd/vec16.h"
+#include "quant/nvfp4.h"
 
 namespace tandem::ops::TANDEM_SIMD_LEVEL {
 
@@ -209,14 +210,37 @@ static inline void decode_fp8(const Matrix& w, int64_t output, int64_t column, i
   }
 }
 
-// The slice's weights as fp32 in `panel` (worth it when several row blocks use them, and always for FP8).
+// Whether weights are always decoded into a panel first.
+static inline bool is_coded(const Matrix& w) {
+  return w.format == WeightFormat::fp8_block || w.format == WeightFormat::nvfp4;
+}
+
+// Up to a step of 32 values; `column` is a multiple of 16 of the stored matrix.
+static inline void decode_nvfp4(const Matrix& w, int64_t output, int64_t column, int64_t n, float* out) {
+  const int64_t first = output * stored_columns(w) + column;
+  const int even = w.high_nibble_first ? 4 : 0, odd = 4 - even;
+  for (int64_t k = 0; k < n; k += quant::nvfp4_group) {
+    const float scale = fp8_e4m3_values[static_cast<uint8_t>(w.block_scales[(first + k) / quant::nvfp4_group])];
+    for (int64_t i = k; i < k + quant::nvfp4_group && i < n; i += 2) {
+      const int pair = static_cast<int>(w.data[(first + i) / 2]);
+      out[i] = quant::e2m1_values[pair >> even & 15] * scale * w.outer_scale;
+      out[i + 1] = quant::e2m1_values[pair >> odd & 15] * scale * w.outer_scale;
+    }
+  }
+}
+
+// The slice's weights as fp32 in `panel` (worth it when several row blocks use them, and always for what is coded).
 static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, int64_t n, float* panel) {
   for (int64_t k = 0; k < n; k += group) {
     const int64_t count = n - k < group ? n - k : group;
     Pair pair;
-    if (w.format == WeightFormat::fp8_block) {
+    if (is_coded(w)) {
       float values[group] = {};
-      decode_fp8(w, output, column + k, count, values);
+      if (w.format == WeightFormat::fp8_block) {
+        decode_fp8(w, output, column + k, count, values);
+      } else {
+        decode_nvfp4(w, output, column + k, count, values);
+      }
       pair = float_pair(values);
     } else {
       const std::byte* stored = w.data + (output * stored_columns(w) + column + k) * LoadBf16::bytes;
@@ -235,7 +259,7 @@ static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t out
   const Matrix& w = *t.w;
   const float* x = t.x + column;
   const std::byte* rows[output_block];
-  const bool panel_pays = w.format == WeightFormat::fp8_block || (w.format == WeightFormat::bf16 && t.rows > row_block);
+  const bool panel_pays = is_coded(w) || (w.format == WeightFormat::bf16 && t.rows > row_block);
   if (panel_pays) {
     alignas(64) float panel[output_block][slice_length];
     for (int64_t o = 0; o < outputs; ++o) {
@@ -295,8 +319,8 @@ static inline int64_t matmul_row(const MatmulTile& t, int64_t first_end, int64_t
   return output;
 }
 
-// Many rows against a BF16 or FP8 matrix of one slice and one leaf: weights are unpacked once for all rows, and sums go
-// straight to y.
+// Many rows against a BF16, FP8 or NVFP4 matrix of one slice and one leaf: weights are unpacked once for all rows, and
+// sums go straight to y.
 static inline void matmul_panel(const MatmulTile& t, int64_t output) {
   const int64_t columns = t.last_column - t.first_column;
   alignas(64) float panel[output_block][slice_length];
@@ -353,16 +377,16 @@ static inline int64_t matmul_few_rows(const MatmulTile& t, int64_t output) {
   const int64_t columns = t.last_column - t.first_column;
   alignas(64) float values[ordered_floats];
   order_values(t, columns, values);
-  const bool is_fp8 = t.w->format == WeightFormat::fp8_block;
+  const bool coded = is_coded(*t.w);
   alignas(64) float panel[output_block][slice_length];
   const std::byte* rows[output_block];
   for (; output + output_block <= t.last_output; output += output_block) {
     for (int o = 0; o < output_block; ++o) {
-      if (is_fp8) fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
-      rows[o] = is_fp8 ? reinterpret_cast<const std::byte*>(panel[o])
-                       : t.w->data + ((output + o) * stored_columns(*t.w) + t.first_column) * LoadBf16::bytes;
+      if (coded) fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
+      rows[o] = coded ? reinterpret_cast<const std::byte*>(panel[o])
+                      : t.w->data + ((output + o) * stored_columns(*t.w) + t.first_column) * LoadBf16::bytes;
     }
-    if (is_fp8) {
+    if (coded) {
       ordered_outputs<LoadPanelOrdered>(t, output, columns, rows, values);
     } else {
       ordered_outputs<LoadBf16Ordered>(t, output, columns, rows, values);

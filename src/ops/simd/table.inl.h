@@ -3,6 +3,7 @@
 
 #include "ops/simd/combine.inl.h"
 #include "ops/simd/elementwise.inl.h"
+#include "ops/simd/exl3.inl.h"
 #include "ops/simd/matmul.inl.h"
 
 namespace tandem::ops::TANDEM_SIMD_LEVEL {
@@ -11,6 +12,7 @@ extern const Kernels table;
 const Kernels table = {
     SimdLevel::TANDEM_SIMD_LEVEL,
     matmul,
+    decode_exl3,
     dot_rows,
     combine_rows,
     dot,
