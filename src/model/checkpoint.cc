@@ -71,6 +71,7 @@ std::vector<fs::path> safetensors_in(const fs::path& folder) {
 }  // namespace
 
 struct Checkpoint::Files {
+  fs::path folder;
   std::vector<MappedFile> files;
   std::vector<Tensor> tensors;  // sorted by name
 
@@ -128,6 +129,7 @@ bool has_weights(const fs::path& folder) {
 
 Checkpoint Checkpoint::open(const fs::path& path) {
   auto files = std::make_unique<Files>();
+  files->folder = fs::is_directory(path) ? path : path.parent_path();
   if (!present(path)) throw Error(ErrorCode::bad_file, path.string(), "does not exist", "a model folder");
   const fs::path index = path / "model.safetensors.index.json";
   if (!fs::is_directory(path)) {
@@ -171,6 +173,16 @@ std::vector<const Tensor*> Checkpoint::tensors() const {
   for (const Tensor& tensor : files_->tensors) result.push_back(&tensor);
   return result;
 }
+
+std::span<const Tensor> Checkpoint::starting_with(const std::string& prefix) const {
+  const auto before = [](const Tensor& tensor, const std::string& wanted) { return tensor.name < wanted; };
+  const auto first = std::lower_bound(files_->tensors.begin(), files_->tensors.end(), prefix, before);
+  auto last = first;
+  while (last != files_->tensors.end() && last->name.starts_with(prefix)) ++last;
+  return {first, last};
+}
+
+const fs::path& Checkpoint::folder() const { return files_->folder; }
 
 int64_t Checkpoint::total_bytes() const {
   return std::accumulate(

@@ -11,7 +11,7 @@
 
 namespace tandem::model {
 
-enum class DType { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, i8, u8, boolean };
+enum class DType { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, i8, u32, u16, u8, boolean };
 
 const char* dtype_name(DType dtype);  // as spelled in safetensors: "BF16", "F8_E4M3", …
 int64_t dtype_bytes(DType dtype);
@@ -43,6 +43,10 @@ class Checkpoint {
   const Tensor* find(const std::string& name) const;  // nullptr if absent
   const Tensor& at(const std::string& name) const;    // throws Error(bad_file) naming the tensor
   std::vector<const Tensor*> tensors() const;         // sorted by name
+  // The tensors whose names begin with `prefix`, sorted by name.
+  std::span<const Tensor> starting_with(const std::string& prefix) const;
+  // The folder that the files lie in.
+  const std::filesystem::path& folder() const;
   int64_t total_bytes() const;
 
  private:

@@ -63,8 +63,7 @@ int64_t active_of(const std::vector<ParameterRow>& rows, const Shape& shape) {
 // Looks every weight up as the loader would and notes what was found instead of stopping at the first fault.
 class Comparer final : public WeightVisitor {
  public:
-  Comparer(const Checkpoint& checkpoint, const WeightSource& source, Comparison& result)
-      : checkpoint_(checkpoint), source_(source), result_(result) {}
+  Comparer(const WeightSource& source, Comparison& result) : source_(source), result_(result) {}
 
   void matrix(const WeightSpec& spec, Matrix& target) override {
     look_up(spec, [&] { target = source_.matrix(spec); });
@@ -76,14 +75,24 @@ class Comparer final : public WeightVisitor {
 
  private:
   void look_up(const WeightSpec& spec, const std::function<void()>& load) {
+    const WeightSource::Module module = source_.module_of(spec);
+    if (module.form != LinearForm::plain) {
+      for (const Tensor& tensor : module.tensors) used_.insert(tensor.name);
+      try {
+        load();
+      } catch (const Error& error) {
+        result_.wrong.emplace_back(error.what());
+      }
+      return;
+    }
     const StoredWeight stored = source_.locate(spec);
     if (stored.tensor == nullptr) {
       result_.missing.push_back(source_.full_name(spec));
       return;
     }
     const bool first_use = used_.insert(stored.tensor->name).second;
-    const std::string scales = WeightSource::scale_name(*stored.tensor);
-    if (stored.tensor->dtype == DType::f8_e4m3 && checkpoint_.find(scales) != nullptr) used_.insert(scales);
+    const Tensor* scales = stored.tensor->dtype == DType::f8_e4m3 ? source_.scales_of(*stored.tensor) : nullptr;
+    if (scales != nullptr) used_.insert(scales->name);
     try {
       load();
     } catch (const Error& error) {
@@ -91,7 +100,6 @@ class Comparer final : public WeightVisitor {
     }
   }
 
-  const Checkpoint& checkpoint_;
   const WeightSource& source_;
   Comparison& result_;
   std::set<std::string> used_;
@@ -138,7 +146,7 @@ Inventory make_inventory(const Shape& shape) {
 Comparison compare(const Checkpoint& checkpoint, const Shape& shape) {
   Comparison result;
   const WeightSource source(checkpoint, shape);
-  Comparer comparer(checkpoint, source, result);
+  Comparer comparer(source, result);
   TextWeights weights;
   visit_main_weights(shape, weights, comparer);
   result.has_mtp = shape.num_nextn_predict_layers == 1 && source.has_layer(shape.num_hidden_layers);

@@ -9,6 +9,7 @@
 
 #include "base/mapped_file.h"
 #include "model/json_reader.h"
+#include "model/quantization_config.h"
 
 namespace tandem::model {
 namespace {
@@ -212,15 +213,6 @@ void read_token_ids(const JsonObject& root, const JsonObject& config, Shape& sha
   shape.video_token_id = static_cast<int32_t>(root.optional_integer("video_token_id", id).value_or(-1));
 }
 
-void check_quantization(const JsonObject& root) {
-  if (!root.has("quantization_config")) return;
-  const JsonObject config = root.object("quantization_config");
-  if (!config.has("weight_block_size")) return;
-  if (config.integers("weight_block_size", {1, 1 << 16}) != std::vector<int64_t>{128, 128}) {
-    config.refuse("weight_block_size", "[128, 128]");
-  }
-}
-
 }  // namespace
 
 Shape parse_shape(std::string_view config_json, const std::string& where) {
@@ -230,7 +222,7 @@ Shape parse_shape(std::string_view config_json, const std::string& where) {
   shape.model_type = root.text("model_type");
   if (shape.model_type != "glm5_next") root.refuse("model_type", "\"glm5_next\"");
   require_false(root, "tie_word_embeddings", "the output head has weights of its own");
-  check_quantization(root);
+  if (root.has("quantization_config")) check_quantization(root.object("quantization_config"), where);
   const JsonObject config = root.object("text_config");
   require_text(config, "model_type", "glm5_next_text");
   const JsonObject linear = config.object("linear_attn_config");

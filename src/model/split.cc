@@ -4,8 +4,10 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <string>
 #include <utility>
 
+#include "base/error.h"
 #include "model/weight_layout.h"
 
 namespace tandem::model {
@@ -18,6 +20,7 @@ class Cutter final : public WeightVisitor {
   void matrix(const WeightSpec& spec, Matrix& target) override {
     if (spec.split == Split::rows) {
       const Part part = part_of(spec.shape[0], spec.split_unit, rank_, ranks_);
+      check_rows(spec, target, part);
       target = ops::rows_of(target, part.first, part.count);
     } else if (spec.split == Split::columns) {
       const Part part = part_of(spec.shape[1], spec.split_unit, rank_, ranks_);
@@ -41,6 +44,16 @@ class Cutter final : public WeightVisitor {
   }
 
  private:
+  // Columns are cut where the leaves are, which the loader has checked.
+  static void check_rows(const WeightSpec& spec, const Matrix& m, const Part& part) {
+    if (m.format != ops::WeightFormat::exl3 || part.count == 0) return;
+    const int64_t end = part.first + part.count;
+    if (part.first % ops::exl3_block == 0 && (end % ops::exl3_block == 0 || end == m.out_features)) return;
+    throw Error(ErrorCode::bad_file, spec.name,
+                "EXL3, of which a rank would have outputs " + std::to_string(part.first) + " to " + std::to_string(end),
+                "a cut at a multiple of 128, or one rank");
+  }
+
   int rank_, ranks_;
   std::map<Vector*, std::pair<int64_t, Vector>> vectors_;  // values read so far, and those that stay
 };

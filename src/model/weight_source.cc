@@ -120,8 +120,12 @@ int64_t first_element(const StoredWeight& stored, int64_t row_elements) {
 
 }  // namespace
 
-WeightSource::WeightSource(const Checkpoint& checkpoint, const Shape& shape)
-    : checkpoint_(checkpoint), experts_(shape.n_routed_experts), prefix_("model.language_model.") {
+WeightSource::WeightSource(const Checkpoint& checkpoint, const Shape& shape, WeightOptions options)
+    : checkpoint_(checkpoint),
+      options_(options),
+      widths_(checkpoint.folder()),
+      experts_(shape.n_routed_experts),
+      prefix_("model.language_model.") {
   for (const auto& [prefix, head] : {std::pair{"model.language_model.", ""}, std::pair{"model.", ""},
                                      std::pair{"language_model.model.", "language_model."}}) {
     if (checkpoint.find(fmt::format("{}embed_tokens.weight", prefix)) != nullptr) {
@@ -172,7 +176,33 @@ StoredWeight WeightSource::checked(const WeightSpec& spec) const {
   return stored;
 }
 
-Matrix WeightSource::matrix(const WeightSpec& spec) const {
+WeightSource::Module WeightSource::module_of(const WeightSpec& spec) const {
+  constexpr std::string_view ending = ".weight";
+  if (!spec.name.ends_with(ending) || spec.shape.size() != 2) return {};
+  std::vector<std::string> names = {full_name(spec)};
+  if (const auto name = renamed(spec.name)) names.push_back(prefix_ + *name);
+  for (std::string& name : names) {
+    name.resize(name.size() - ending.size());
+    const std::span<const Tensor> tensors = checkpoint_.starting_with(name + '.');
+    if (tensors.empty()) continue;
+    const LinearForm form = form_of(name, tensors);
+    if (form != LinearForm::plain) return {form, name, tensors};
+  }
+  return {};
+}
+
+const Tensor* WeightSource::scales_of(const Tensor& tensor) const {
+  const Tensor* const scales = checkpoint_.find(tensor.name + "_scale_inv");
+  return scales != nullptr ? scales : checkpoint_.find(tensor.name + "_scale");
+}
+
+Matrix WeightSource::matrix(const WeightSpec& spec, std::vector<std::string>* warnings) const {
+  if (const Module module = module_of(spec); module.form != LinearForm::plain) {
+    Matrix matrix = read_coded(module.form, module.name, module.tensors, spec, options_.nibble_order, warnings);
+    if (module.form == LinearForm::exl3)
+      widths_.check(module.name, spec.layer, spec.component == Component::routed_experts, matrix.exl3.bits);
+    return matrix;
+  }
   const StoredWeight stored = checked(spec);
   const Tensor& tensor = *stored.tensor;
   Matrix matrix;
@@ -184,7 +214,9 @@ Matrix WeightSource::matrix(const WeightSpec& spec) const {
     case DType::bf16: matrix.format = ops::WeightFormat::bf16; break;
     case DType::f32: matrix.format = ops::WeightFormat::f32; break;
     case DType::f8_e4m3: set_block_scales(stored, matrix); break;
-    default: wrong(tensor, fmt::format("dtype {}", dtype_name(tensor.dtype)), "BF16, F32 or F8_E4M3 with block scales");
+    default:
+      wrong(tensor, fmt::format("dtype {}", dtype_name(tensor.dtype)),
+            "BF16, F32, F8_E4M3 with block scales, or the tensors of NVFP4 or EXL3");
   }
   return matrix;
 }
@@ -192,9 +224,9 @@ Matrix WeightSource::matrix(const WeightSpec& spec) const {
 // A scale covers a block of 128x128 codes of one slice; the blocks are counted from the slice's first row, not the
 // view's.
 void WeightSource::set_block_scales(const StoredWeight& stored, Matrix& matrix) const {
-  const Tensor* const scales = checkpoint_.find(scale_name(*stored.tensor));
+  const Tensor* const scales = scales_of(*stored.tensor);
   if (scales == nullptr) {
-    throw Error(ErrorCode::bad_file, "tensor " + printable(scale_name(*stored.tensor)), "missing",
+    throw Error(ErrorCode::bad_file, "tensor " + printable(stored.tensor->name + "_scale_inv"), "missing",
                 "the block scales of the F8_E4M3 weight");
   }
   std::vector<int64_t> expected = stored.stored_shape;

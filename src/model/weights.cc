@@ -19,8 +19,8 @@ class Loader final : public WeightVisitor {
 
 }  // namespace
 
-TextWeights load_text_weights(const Checkpoint& checkpoint, const Shape& shape) {
-  const WeightSource source(checkpoint, shape);
+TextWeights load_text_weights(const Checkpoint& checkpoint, const Shape& shape, WeightOptions options) {
+  const WeightSource source(checkpoint, shape, options);
   Loader loader(source);
   TextWeights weights;
   visit_main_weights(shape, weights, loader);

@@ -8,6 +8,7 @@
 #include "model/checkpoint.h"
 #include "model/shape.h"
 #include "ops/linear/matrix.h"
+#include "quant/nvfp4.h"
 
 namespace tandem::model {
 
@@ -87,9 +88,14 @@ struct TextWeights {
   std::optional<MtpWeights> mtp;
 };
 
+// How what a checkpoint does not say is read.
+struct WeightOptions {
+  quant::NibbleOrder nibble_order = quant::NibbleOrder::low_first;  // of NVFP4
+};
+
 // Finds every tensor that `shape` asks for under its hub name or its transformers name (spec/model.md 8.1, 8.4), checks
 // shape and dtype, and sets the leaf borders. The result points into `checkpoint`. Throws Error(bad_file) naming the
 // first tensor that is missing or wrong. A checkpoint without any MTP tensor loads with mtp empty.
-TextWeights load_text_weights(const Checkpoint& checkpoint, const Shape& shape);
+TextWeights load_text_weights(const Checkpoint& checkpoint, const Shape& shape, WeightOptions options = {});
 
 }  // namespace tandem::model
