@@ -34,9 +34,9 @@ bool normalise(std::span<const float> logits, LogitRow& row) {
   const double max = logits[static_cast<size_t>(row.best)];
   double sum = 0;
   for (size_t v = 0; v < logits.size(); ++v) sum += row.p[v] = std::exp(static_cast<double>(logits[v]) - max);
-  const double lse = max + std::log(sum);
+  const double log_sum = std::log(sum);
   for (size_t v = 0; v < logits.size(); ++v) {
-    row.log_p[v] = static_cast<double>(logits[v]) - lse;
+    row.log_p[v] = (static_cast<double>(logits[v]) - max) - log_sum;  // exact however large max is
     row.p[v] /= sum;
   }
   return true;

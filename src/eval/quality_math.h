@@ -9,7 +9,8 @@
 
 namespace tandem::eval {
 
-// The logits of one position, normalised: log p = z − lse(z), lse(z) = max + ln Σ exp(z − max).
+// The logits of one position, normalised: log p = z − lse(z), lse(z) = max + ln Σ exp(z − max), with max taken off
+// first, so that nothing is lost when it is large.
 struct LogitRow {
   std::vector<double> log_p, p;  // [vocab]
   int32_t best = 0;              // the largest logit; ties to the smaller id

@@ -1,0 +1,71 @@
+// Quality runs of the bundled model on its evaluation text.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "eval/capture.h"
+#include "eval/quality_math.h"
+#include "eval/quality_model.h"
+#include "eval/test_quality.h"
+
+namespace tandem::eval {
+namespace {
+
+const std::string nano = std::string(TANDEM_SOURCE_DIR) + "/models/nano";
+
+// Three windows of the bundled text's second conversation.
+const Windows& windows() {
+  static const Windows cut = [] {
+    const std::string path = nano + "/eval_text.jsonl";
+    const auto texts = parse_eval_texts(MappedFile::open(path).text(), path);
+    EXPECT_EQ(texts.size(), 40u);
+    auto all = cut_windows(std::span(texts).subspan(1, 1), text::Tokenizer::load(nano), 2048, 160);
+    all.windows.resize(3);
+    return all;
+  }();
+  return cut;
+}
+
+ModelLogits model(forward::CacheType cache_type = forward::CacheType::f32, int64_t chunk = 0) {
+  return {nano, {.window = windows().size, .chunk_rows = chunk, .cache_type = cache_type, .threads = 0}};
+}
+
+TEST(QualityNano, StudentIsTeacher) {
+  auto teacher = model(), student = model(forward::CacheType::f32, 64);
+  QualityRunOptions options;
+  options.chunk_rows = 64;
+  const QualityRun run = run_quality(windows(), &teacher, &student, options);
+  EXPECT_EQ(std::ssize(run.kld), 3 * 159);
+  EXPECT_LT(*std::max_element(run.kld.begin(), run.kld.end()), 1e-12);
+  EXPECT_LT(mean_of(run.kld), 1e-12);
+  EXPECT_EQ(run.teacher.best, run.student.best);
+  EXPECT_TRUE(run.audit.passes());
+  EXPECT_GT(run.audit.means[0], 1);
+  EXPECT_GT(run.audit.means[2], 1);
+  // The model was trained on such text: about 3.6 over the whole file, 2048 for one that knows nothing.
+  const double nll = mean_of(run.student.nll);
+  EXPECT_GT(nll, 0.7);
+  EXPECT_LT(nll, 2.2);
+}
+
+TEST(QualityNano, RoundedCachesCostALittle) {
+  auto teacher = model(), student = model(forward::CacheType::bf16);
+  const QualityRun run = run_quality(windows(), &teacher, &student);
+  const double mean = mean_of(run.kld);
+  EXPECT_GT(mean, 1e-15);
+  EXPECT_LT(mean, 1e-4);
+  EXPECT_TRUE(run.audit.passes());
+}
+
+TEST(QualityNano, AWindowThatTheModelCannotHold) {
+  try {
+    ModelLogits too_long(nano, {.window = int64_t{1} << 21});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+    EXPECT_EQ(e.where(), "--window");
+  }
+}
+
+}  // namespace
+}  // namespace tandem::eval

@@ -1,0 +1,98 @@
+"""eval kld and eval ppl: self-check, cache formats, captures, pictures, and what they refuse."""
+import json
+import os
+
+from program import NANO, TandemTest, main, tandem
+
+TEXT = "<|user|>Marco has 1 candles, finds 8 more and buys 5 more. How many candles does Marco have?<|assistant|>"
+
+
+def compare(*words, **more):
+    return tandem("eval", "kld", *words, **more)
+
+
+class Kld(TandemTest):
+    def setUp(self):
+        super().setUp()
+        self.text = self.write("text.jsonl", "".join(json.dumps({"text": TEXT + str(i)}) + "\n" for i in range(3)))
+
+    def test_student_is_teacher(self):
+        result = compare("--text", self.text, "--runs", "2", "--json")
+        self.assertEqual(result.status, 0, result.err)
+        self.assertTrue(result.out.startswith('{"schema":"tandem.eval_kld/1"'))
+        found = result.json()
+        self.assertLess(found["kld"]["max"], 1e-12)
+        self.assertEqual(found["top1"]["agreement"], 1)
+        self.assertEqual(found["runs"]["count"], 2)
+        self.assertEqual(found["runs"]["mean_kld_std"], 0)
+        self.assertTrue(found["offset_audit"]["passed"])
+        self.assertEqual(found["text"]["texts"], 3)
+        self.assertEqual(found["teacher"]["perplexity"], found["student"]["perplexity"])
+
+    def test_another_cache_and_a_picture(self):
+        svg = self.path("kld.svg")
+        result = compare("--text", self.text, "--kv-cache-dtype", "bf16", "--svg", svg)
+        self.assertEqual(result.status, 0, result.err)
+        for word in ("student     nano", "bf16 cache", "KLD", "top-1", "ppl student", "worst positions", ": ok"):
+            self.assertIn(word, result.out)
+        with open(svg, encoding="utf-8") as file:
+            self.assertTrue(file.read().startswith("<svg "))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["kld.svg", "text.jsonl"])
+
+    def test_a_capture_stands_for_its_teacher(self):
+        logits = self.path("teacher.logits")
+        written = compare("--text", self.text, "--capture", logits, "--json")
+        self.assertEqual(written.status, 0, written.err)
+        self.assertIsNone(written.json()["student"])
+        self.assertEqual(written.json()["capture"]["bytes"], os.path.getsize(logits))
+        found = compare("--teacher", logits, "--student", NANO, "--text", self.text, "--json").json()
+        self.assertEqual(found["kld"]["max"], 0)
+        self.assertEqual(found["teacher"]["capture"], "teacher.logits")
+        self.assertEqual(found["teacher"]["model"], "nano")
+        self.assertEqual(found["text"]["token_sha256"], written.json()["text"]["token_sha256"])
+
+        student = ("--teacher", logits, "--student", NANO)
+        self.assert_fails(compare(*student, "--text", self.text, "--window", "16"), 3, "--window 16")
+        other = self.write("other.txt", TEXT)
+        self.assert_fails(compare(*student, "--text", other), 3, "teacher.logits", "another text")
+        self.assert_fails(compare("--teacher", logits, "--text", self.text), 2, "--student")
+        self.assert_fails(compare(*student, "--text", self.text, "--capture", self.path("again")), 2, "--capture")
+        with open(logits, "r+b") as file:
+            file.seek(-10, os.SEEK_END)
+            file.write(b"\x55")
+        self.assert_fails(compare(*student, "--text", self.text), 3, "teacher.logits", "window 2", "damaged")
+        self.assert_fails(compare("--capture", self.text, "--text", self.text), 2, "--capture", "text.jsonl")
+
+    def test_bad_input(self):
+        short = self.write("short.jsonl", '{"text": "one two"}\n{"text": "<|user|>"}\n')
+        self.assert_fails(compare("--text", short), 3, "short.jsonl:2", "too short")
+        self.assert_fails(compare("--text", self.path("none.txt")), 3, "none.txt")
+        self.assert_fails(compare("--text", self.write("latin.txt", b"caf\xe9 noir")), 3, "latin.txt", "UTF-8")
+        self.assert_fails(compare("--text", self.text, "--window", "1"), 2, "--window")
+        self.assert_fails(compare("--text", self.text, "--window", "99999999"), 2, "--window", "max_position_embeddings")
+        self.assert_fails(compare("--text", self.text, "--runs", "0"), 2, "--runs")
+        self.assert_fails(compare("--text", self.text, "--kv-cache-dtype", "int3"), 2, "--kv-cache-dtype", "int3")
+        self.assert_fails(compare("--text", self.text, "--svg", self.path("none", "kld.svg")), 5, "kld.svg")
+        self.assert_fails(compare("--text", self.text, "--teacher", self.path("none")), 3, "none")
+        self.assert_fails(compare("--text", self.text, "--teacher", self.text), 3, "text.jsonl")
+        self.assert_fails(compare("--text", self.text, "--capture", self.path("c"), "--svg", self.path("s")), 2, "--svg")
+        bare = self.copy_of_nano()
+        self.assert_fails(compare("--text", "", "--student", os.path.join(bare, "none")), 3, "none")
+        self.assertFalse([name for name in os.listdir(self.folder) if ".new" in name])
+
+
+class Perplexity(TandemTest):
+    def test_plain_text_from_standard_input(self):
+        result = tandem("eval", "ppl", NANO, "--text", "-", "--window", "16", "--json", stdin=TEXT.encode())
+        self.assertEqual(result.status, 0, result.err)
+        self.assertTrue(result.out.startswith('{"schema":"tandem.eval_ppl/1"'))
+        found = result.json()
+        self.assertEqual(found["text"]["texts"], 1)
+        self.assertEqual(found["text"]["windows"], -(-found["text"]["tokens"] // 16))
+        self.assertTrue(1 < found["perplexity"] < 2048)
+        text = tandem("eval", "ppl", NANO, "--text", "-", "--window", "16", stdin=TEXT.encode())
+        self.assertIn("perplexity  ", text.out)
+        self.assert_fails(tandem("eval", "ppl", "--text", "-"), 3, "standard input", "too short")
+
+
+main()
