@@ -40,9 +40,9 @@ TEST(Safetensors, ReadsTensorsInTheOrderOfTheirData) {
 }
 
 TEST(Safetensors, EveryTypeHasItsSize) {
-  const std::pair<const char*, size_t> sizes[] = {{"F64", 8},     {"F32", 4},     {"F16", 2}, {"BF16", 2},
-                                                  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I64", 8}, {"I32", 4},
-                                                  {"I16", 2},     {"I8", 1},      {"U8", 1},  {"BOOL", 1}};
+  const std::pair<const char*, size_t> sizes[] = {{"F64", 8},     {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1},
+                                                  {"F8_E5M2", 1}, {"I64", 8}, {"I32", 4}, {"I16", 2},  {"I8", 1},
+                                                  {"U32", 4},     {"U16", 2}, {"U8", 1},  {"BOOL", 1}};
   for (const auto& [name, size] : sizes) {
     const std::string header =
         fmt::format(R"({{"w":{{"dtype":"{}","shape":[3],"data_offsets":[0,{}]}}}})", name, 3 * size);
