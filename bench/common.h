@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -55,11 +56,22 @@ int run(const char* name, const Body& body) {
   return 0;
 }
 
+inline double wall_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+// Processor time of this thread: what else the machine does is not in it. Right for work on this thread alone.
+inline double own_ms() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+}
+using NowMs = double (*)();
+
 template <typename Body>
-double seconds(const Body& body) {
-  const auto start = std::chrono::steady_clock::now();
+double seconds(const Body& body, NowMs now_ms = wall_ms) {
+  const double start = now_ms();
   body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return (now_ms() - start) / 1000;
 }
 
 inline double quantile(std::vector<double> samples, double q) {
@@ -74,21 +86,25 @@ class Machine {
   explicit Machine(int64_t bytes) : set_(static_cast<size_t>(bytes), std::byte{1}) {}
 
   // `threads` must be idle.
-  void measure(device::Threads& threads) {
+  void measure(device::Threads& threads, NowMs now_ms = wall_ms) {
     const int64_t rounds = 2'000'000, pieces = 64, size = static_cast<int64_t>(set_.size()) / pieces, repeats = 4;
     std::vector<float> sums(static_cast<size_t>(threads.count()));
     std::vector<uint64_t> sink(static_cast<size_t>(pieces));
-    const double multiplying = seconds([&] {
-      threads.run(threads.count(),
-                  [&](int64_t i) { sums[static_cast<size_t>(i)] = ops::kernels().fma_rounds(rounds); });
-    });
-    const double reading = seconds([&] {
-      for (int64_t repeat = 0; repeat < repeats; ++repeat) {
-        threads.run(pieces, [&](int64_t i) {
-          sink[static_cast<size_t>(i)] = ops::kernels().read_bytes(set_.data() + i * size, size);
-        });
-      }
-    });
+    const double multiplying = seconds(
+        [&] {
+          threads.run(threads.count(),
+                      [&](int64_t i) { sums[static_cast<size_t>(i)] = ops::kernels().fma_rounds(rounds); });
+        },
+        now_ms);
+    const double reading = seconds(
+        [&] {
+          for (int64_t repeat = 0; repeat < repeats; ++repeat) {
+            threads.run(pieces, [&](int64_t i) {
+              sink[static_cast<size_t>(i)] = ops::kernels().read_bytes(set_.data() + i * size, size);
+            });
+          }
+        },
+        now_ms);
     fma_per_second.push_back(static_cast<double>(rounds * ops::fma_round * threads.count()) / multiplying);
     bytes_per_second.push_back(static_cast<double>(pieces * size * repeats) / reading);
   }
