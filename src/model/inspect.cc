@@ -122,10 +122,22 @@ void print_weights(Output out, const ModelReport& report) {
     fmt::format_to(out, "  {:<8} {:>7} tensors {:>19} bytes\n", dtype_name(count.dtype), count.tensors,
                    grouped(count.bytes));
   }
+  fmt::format_to(out, "formats by component: weights, parameters, bytes, bits a parameter\n");
+  for (const FormatRow& row : weights.formats) {
+    fmt::format_to(out, "  {:<20} {:<36} {:>7} {:>17} {:>17} {:>7.3f}\n",
+                   fmt::format("{}{}", row.mtp ? "mtp " : "", component_name(row.component)), row.format, row.weights,
+                   grouped(row.parameters), grouped(row.bytes), row.bits());
+  }
+  fmt::format_to(out, "  read for a token, head included {} bytes\n", grouped(weights.bytes_per_token));
+  if (weights.rotations.layers > 0) {
+    fmt::format_to(out, "  EXL3 experts share suh of gate and up in {} of {} layers, svh of down in {}\n",
+                   weights.rotations.inputs, weights.rotations.layers, weights.rotations.outputs);
+  }
   if (report.shape.num_nextn_predict_layers == 1 && !weights.has_mtp) fmt::format_to(out, "  MTP layer not stored\n");
   print_names(out, "missing", weights.missing);
   print_names(out, "wrong  ", weights.wrong);
   print_names(out, "unknown", weights.unknown);
+  if (!weights.warnings.empty()) print_names(out, "odd    ", weights.warnings);
 }
 
 }  // namespace

@@ -108,6 +108,16 @@ Json weights_json(const Comparison& weights) {
                       {"elements", count.elements},
                       {"bytes", count.bytes}});
   }
+  Json formats = Json::array();
+  for (const FormatRow& row : weights.formats) {
+    formats.push_back({{"component", component_name(row.component)},
+                       {"mtp", row.mtp},
+                       {"format", row.format},
+                       {"weights", row.weights},
+                       {"parameters", row.parameters},
+                       {"bytes", row.bytes},
+                       {"bits", row.bits()}});
+  }
   return {{"bytes", weights.bytes},
           {"text_tensors", weights.text_tensors},
           {"vision_tensors", weights.vision_tensors},
@@ -115,6 +125,13 @@ Json weights_json(const Comparison& weights) {
           {"has_mtp", weights.has_mtp},
           {"complete", weights.complete()},
           {"dtypes", dtypes},
+          {"formats", formats},
+          {"bytes_per_token", weights.bytes_per_token},
+          {"exl3_shared_rotations",
+           {{"layers", weights.rotations.layers},
+            {"gate_up_suh", weights.rotations.inputs},
+            {"down_svh", weights.rotations.outputs}}},
+          {"warnings", weights.warnings},
           {"missing", weights.missing},
           {"wrong", weights.wrong},
           {"unknown", weights.unknown}};

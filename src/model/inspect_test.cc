@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/testing/checkpoint_files.h"
+#include "model/testing/coded_tensors.h"
 
 namespace tandem::model {
 namespace {
@@ -42,6 +42,42 @@ TEST(Inspect, BundledModelIsComplete) {
   EXPECT_EQ(weights["complete"], true);
   EXPECT_EQ(weights["vision_parameters"], 875'520);
   EXPECT_EQ(weights["dtypes"].size(), 2u);
+}
+
+// Every component in the format that it is stored in, with the bytes of its scales.
+TEST(Inspect, FormatsByComponent) {
+  const auto nano = testing::source_dir() / "models/nano";
+  const auto tensors = testing::coded_tensors(
+      testing::read_tensors(Checkpoint::open(nano)), [](const std::string& name) -> testing::Choice {
+        const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+        if (has(".mlp.experts.")) return {testing::Coding::exl3, {4, quant::Exl3Codebook::mcg, true}};
+        if (has("layers.0.mlp.")) return {testing::Coding::nvfp4_compressed};
+        if (has("o_proj")) return {testing::Coding::fp8_block};
+        return {};
+      });
+  const testing::TemporaryFolder folder;
+  std::filesystem::copy(nano / "config.json", folder.path());
+  testing::write_file(folder.path() / "model.safetensors", testing::safetensors_bytes(tensors.coded));
+  const ModelReport report = inspect(folder.path());
+  EXPECT_TRUE(report.complete());
+  EXPECT_TRUE(report.weights->unknown.empty());
+  // 7 layers of 8 experts with 3 matrices of 128x256: trellis, two vectors in F16, the marker.
+  expect_parts(report_text(report), {"routed_experts", "EXL3 4 bits mcg", "mtp routed_experts",
+                                     "NVFP4 (compressed-tensors, low nibble first)", "F8_E4M3 128x128 blocks", "BF16",
+                                     "share suh of gate and up in 0 of 7 layers, svh of down in 0"});
+  const json weights = json::parse(report_json(report))["weights"];
+  int64_t bytes = 0;
+  for (const json& row : weights["formats"]) bytes += row["bytes"].get<int64_t>();
+  int64_t vision = 0;
+  for (const Tensor* tensor : Checkpoint::open(folder.path()).tensors())
+    vision += tensor->name.find("visual.") != std::string::npos ? static_cast<int64_t>(tensor->data.size()) : 0;
+  EXPECT_EQ(bytes + vision, weights["bytes"].get<int64_t>()) << "every stored byte belongs to a component";
+  for (const json& row : weights["formats"]) {
+    if (row["component"] != "routed_experts" || row["mtp"] == true) continue;
+    EXPECT_EQ(row["weights"], 7 * 8 * 3);
+    EXPECT_EQ(row["bytes"], 7 * 8 * 3 * (128 * 256 / 2 + 2 * (128 + 256) + 4));
+  }
+  EXPECT_LT(weights["bytes_per_token"].get<int64_t>(), bytes);
 }
 
 TEST(Inspect, FaultsAreShown) {

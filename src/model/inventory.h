@@ -58,6 +58,23 @@ struct DTypeCount {
   int64_t tensors = 0, elements = 0, bytes = 0;
 };
 
+// Weights of one component in one format.
+struct FormatRow {
+  Component component = Component::embedding;
+  bool mtp = false;
+  std::string format;  // "BF16", "F8_E4M3 128x128 blocks", "NVFP4 (ModelOpt, low nibble first)", "EXL3 4 bits mcg"
+  int64_t weights = 0, parameters = 0;  // matrices and vectors, and their elements without scales
+  int64_t bytes = 0;                    // as stored, scales included
+  double bits() const { return 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters); }
+};
+
+// EXL3 experts of a layer may share their rotation: gate and up of all experts one suh, down one svh
+// (spec/quantization.md 3.1). Counted by comparing the bytes; nothing depends on it.
+struct SharedRotations {
+  int64_t layers = 0;               // with EXL3 in every routed expert
+  int64_t inputs = 0, outputs = 0;  // layers whose vectors are equal
+};
+
 struct Comparison {
   std::vector<std::string> missing;                   // hub names
   std::vector<std::string> wrong;                     // one line each: shape or dtype not as expected
@@ -67,6 +84,11 @@ struct Comparison {
   bool has_mtp = false;
   int64_t bytes = 0;
   std::vector<DTypeCount> dtypes;
+  std::vector<FormatRow> formats;     // main model first, by component; weights that load
+  std::vector<std::string> warnings;  // odd, but readable
+  SharedRotations rotations;
+  // Weights that one token reads without MTP: everything stored but the embedding table and the experts not chosen.
+  int64_t bytes_per_token = 0;
   bool complete() const { return missing.empty() && wrong.empty(); }
 };
 
