@@ -170,6 +170,7 @@ void ChatSession::abort(const ApiError& error, Outcome outcome) {
 void ChatSession::end(Outcome outcome) {
   if (done_) return;
   done_ = true;
+  if (finished_) trace_.drafts(finished_->drafts);
   trace_.ended(outcome);
   const auto self = shared_from_this();  // the callbacks below may hold the last references
   pending_.clear();

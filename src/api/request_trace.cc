@@ -83,6 +83,8 @@ void RequestTrace::ended(Outcome outcome) {
               {"cached_tokens", cached_tokens_},
               {"miss", engine::name_of(miss_)},
               {"reply_tokens", tokens_},
+              {"draft_tokens", drafted_},
+              {"accepted_draft_tokens", accepted_},
               {"queue_ms", milliseconds_between(submitted_, admitted_)},
               {"ttft_ms", milliseconds_between(arrived_, first_token_)},
               {"itl_p50_ms", gaps_.at(0.5)},

@@ -25,6 +25,7 @@ class RequestTrace {
   void admitted(Clock::time_point time, int64_t cached_tokens, engine::PrefixMiss miss);
   // A token of the reply, its stop token included.
   void token(Clock::time_point time);
+  void drafts(const engine::DraftStats& drafts) { drafted_ = drafts.drafted, accepted_ = drafts.accepted; }
   // Counts the request and writes its line to the log. Once.
   void ended(Outcome outcome);
 
@@ -39,6 +40,7 @@ class RequestTrace {
   std::string id_;
   bool stream_;
   int64_t prompt_tokens_ = 0, cached_tokens_ = 0, max_tokens_ = 0, tokens_ = 0;
+  int64_t drafted_ = 0, accepted_ = 0;  // draft tokens
   engine::PrefixMiss miss_ = engine::PrefixMiss::none;
   Quantiles gaps_;
   Clock::time_point arrived_, submitted_;

@@ -86,7 +86,8 @@ void run_step(engine::StepRunner& runner, const engine::RecordedStep& recorded, 
   const uint32_t crc = engine::crc_of_result(runner);
   if (crc != *recorded.result_crc)
     throw Error(ErrorCode::failed_check, fmt::format("step {}", outcome.steps - 1),
-                fmt::format("a result with the checksum {:08x}", crc), fmt::format("{:08x}", *recorded.result_crc));
+                fmt::format("a result with the checksum {:08x}", crc),
+                fmt::format("{:08x}, if all weights are those of the recording", *recorded.result_crc));
 }
 
 std::string report(const Outcome& outcome, const engine::RecordingReader& reader, bool json) {

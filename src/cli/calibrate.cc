@@ -23,7 +23,15 @@ constexpr const char* prompt =
     R"(They walk along the river, meet an old farmer, and come back before the evening. Then write a short article about )"
     R"(the old bridge of Prague."}]})";
 
-void print_table(const draft::Calibration& calibration, const std::filesystem::path& file) {
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw Error(ErrorCode::resource, folder.string(), error.message(), "a folder that can be made");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw Error(ErrorCode::resource, folder.string(), "may not be written to", "a folder for the table");
+}
+
+void print_table(const draft::Calibration& calibration) {
   const draft::TimingTable& table = calibration.table;
   std::string text = fmt::format("timing table {}\n", table.id);
   text += "  rows  verify ms  of one row\n";
@@ -37,11 +45,9 @@ void print_table(const draft::Calibration& calibration, const std::filesystem::p
   for (size_t i = 0; i < calibration.batches.size(); ++i) {
     const draft::CalibrationBatch& batch = calibration.batches[i];
     text += fmt::format("  batch {}: sum {:.4f} ms{}{}\n", i + 1, batch.verify_sum,
-                        batch.ascends ? "" : ", does not ascend",
+                        batch.ascends ? "" : ", a step of more rows took less time",
                         static_cast<int32_t>(i) == calibration.chosen ? ", taken" : "");
   }
-  if (calibration.doubtful) text += "  no batch ascends: this machine was busy; measure again when it is quiet\n";
-  text += fmt::format("stored in {}\n", file.string());
   write_out(text);
 }
 
@@ -60,6 +66,9 @@ int run_calibrate_timing(const CalibrateOptions& options) {
   if (pages >= capacity.pages)
     throw Error(ErrorCode::does_not_fit, "--kv-cache-memory", fmt::format("{} pages", capacity.pages - 1),
                 fmt::format("at least {} for a calibration", pages));
+  const std::string key = model.calibration_key();
+  const auto file = calibration_file(options.load.drafting, key);
+  make_folder(file.parent_path());  // before the time is spent
   draft::StepTimer timer(model.runner(), timing, ids);
   draft::CalibrationOptions what;
   what.rows = timing.rows;
@@ -72,17 +81,15 @@ int run_calibrate_timing(const CalibrateOptions& options) {
                  draft::calibration_passes);
   });
   if (shows_progress) fmt::print(stderr, "\r\033[K");
-  const std::string key = model.calibration_key();
-  const auto file = calibration_file(options.load.drafting, key);
-  std::error_code error;
-  std::filesystem::create_directories(file.parent_path(), error);
-  if (error)
-    throw Error(ErrorCode::resource, file.parent_path().string(), error.message(), "a folder that can be made");
-  draft::write_timing(file, calibration, key);
   if (options.json)
     write_out(draft::timing_json(calibration, key));
   else
-    print_table(calibration, file);
+    print_table(calibration);
+  if (calibration.doubtful)
+    throw Error(ErrorCode::failed_check, "calibration",
+                "a step of more rows took less time in every batch, so nothing is stored", "a quiet machine");
+  draft::write_timing(file, calibration, key);
+  if (!options.json) write_out(fmt::format("stored in {}\n", file.string()));
   return 0;
 }
 

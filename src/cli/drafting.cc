@@ -60,6 +60,15 @@ void check_depth(const DraftingFlags& flags, const Drafting& drafting) {
                 fmt::format("1 to {} with --drafter {} (none for no drafts)", most, draft::name_of(drafting.choice)));
 }
 
+// Errors name the folder: two models are loaded, and their files may have the same names.
+model::DrafterWeights load_weights(const Drafting& drafting, const model::Checkpoint& checkpoint) {
+  try {
+    return model::load_drafter_weights(checkpoint, *drafting.shape);
+  } catch (const Error& e) {
+    throw Error(e.code(), fmt::format("{}: {}", drafting.folder.string(), e.where()), e.found(), e.expected());
+  }
+}
+
 }  // namespace
 
 int32_t Drafting::draft_rows(int32_t streams) const {
@@ -80,11 +89,14 @@ Drafting resolve_drafting(const DraftingFlags& flags, const fs::path& model, con
   Drafting drafting;
   drafting.choice = draft::parse_choice(flags.drafter, "--drafter");
   drafting.policy = draft::parse_policy(flags.policy);
-  drafting.policy.depth = flags.num_speculative_tokens.value_or(0);
   if (flags.verify != "exact" && flags.verify != "ratio")
-    throw Error(ErrorCode::usage, "--draft-verify", flags.verify, "exact or ratio");
+    throw Error(ErrorCode::usage, "--draft-verify", fmt::format("'{}'", flags.verify), "exact or ratio");
   drafting.verify = flags.verify == "ratio" ? engine::DraftVerify::ratio : engine::DraftVerify::exact;
-  if (drafting.choice == Choice::none) return drafting;
+  if (drafting.choice == Choice::none) {
+    if (flags.num_speculative_tokens)
+      throw Error(ErrorCode::usage, "--num-speculative-tokens", "given with --drafter none", "one of them");
+    return drafting;
+  }
   drafting.taps_in_fp32 = flags.taps_in_fp32;
   drafting.copy = flags.copy_beside_model || drafting.choice == Choice::copy || drafting.choice == Choice::automatic;
   drafting.mtp = has_mtp && (drafting.choice == Choice::mtp || drafting.choice == Choice::automatic);
@@ -96,13 +108,29 @@ Drafting resolve_drafting(const DraftingFlags& flags, const fs::path& model, con
     throw Error(ErrorCode::usage, "--drafter-model", fmt::format("given with --drafter {}", flags.drafter),
                 "--drafter dflash2 or auto");
   check_depth(flags, drafting);
+  drafting.policy.depth = flags.num_speculative_tokens.value_or(0);
   return drafting;
+}
+
+std::string text_of(const Drafting& drafting, const draft::TimingTable& table) {
+  if (drafting.choice == draft::Choice::none) return "none";
+  std::string text = "copy";
+  if (drafting.mtp) text += ", mtp";
+  if (drafting.shape) text += fmt::format(", dflash2 ({})", drafting.folder.string());
+  text += fmt::format("; {} unless a request says else; policy {}", draft::name_of(drafting.choice),
+                      draft::text_of(drafting.policy));
+  if (drafting.policy.depth > 0) text += fmt::format(", at most {}", drafting.policy.depth);
+  const bool measured = table.id != draft::built_in_table().id;
+  text += measured ? fmt::format(" by timing table {}", table.id)
+                   : std::string(" by the built-in timing table (tandem calibrate timing measures this machine)");
+  if (drafting.verify == engine::DraftVerify::ratio) text += "; ratio verification";
+  return text;
 }
 
 DrafterFiles::DrafterFiles(const Drafting& drafting)
     : shape_(*drafting.shape),
       checkpoint_(model::Checkpoint::open(drafting.folder)),
-      weights_(model::load_drafter_weights(checkpoint_, shape_)),
+      weights_(load_weights(drafting, checkpoint_)),
       taps_in_fp32_(drafting.taps_in_fp32) {}
 
 engine::DraftOptions draft_options(const Drafting& drafting, const draft::TimingTable& table) {

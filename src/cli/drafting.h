@@ -49,6 +49,9 @@ Drafting resolve_drafting(const DraftingFlags& flags, const std::filesystem::pat
 // The checkpoint holds any tensor of the MTP layer.
 bool holds_mtp(const model::Checkpoint& checkpoint, const model::Shape& shape);
 
+// What is loaded and how depths are chosen, for people.
+std::string text_of(const Drafting& drafting, const draft::TimingTable& table);
+
 // The DFlash2 drafter's weights. Matrices are views into the file, so it does not move.
 class DrafterFiles {
  public:

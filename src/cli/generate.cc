@@ -173,6 +173,9 @@ std::string report_json(const Outcome& outcome, const std::string& model) {
                      {"decode_ms", timings.decode_ms},
                      {"prefill_tokens_per_second", per_second(prompt, timings.prefill_ms)},
                      {"decode_tokens_per_second", per_second(decoded > 0 ? decoded : 0, timings.decode_ms)}};
+  const engine::DraftStats& drafts = outcome.reply.drafts;
+  json["speculative_decoding"] = {
+      {"steps", drafts.steps}, {"draft_tokens", drafts.drafted}, {"accepted_draft_tokens", drafts.accepted}};
   // A path need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

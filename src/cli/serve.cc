@@ -117,6 +117,7 @@ void smoke_test(const api::ServedModel& model) {
   request.prompt_ids = model.tokenizer->encode(chat::render(conversation).segments);
   request.sampling.temperature = 0;
   request.max_tokens = smoke_tokens;
+  request.drafter = draft::Choice::none;  // counters of drafts are of users' requests
   request.stop_token_ids = api::turn_end_ids(model);
   if (static_cast<int64_t>(request.prompt_ids.size()) + smoke_tokens > model.max_model_len) return;
   struct Heard {
@@ -169,6 +170,7 @@ int run_serve(const ServeOptions& options) {
       "states of {} KiB, prompts in steps of {}",
       plan.machine_bytes() >> 20, plan.pool_rows / 256, plan.page_bytes >> 10, plan.capacity.slots, plan.max_model_len,
       plan.capacity.kept_states, plan.kept_state_bytes >> 10, plan.capacity.max_rows);
+  log(LogLevel::info, "drafts: {}", text_of(model->drafting(), model->table()));
   smoke_test(served);
   on_io(server, [&] {
     service.set_model(&served);

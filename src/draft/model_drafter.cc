@@ -114,7 +114,8 @@ bool ModelDrafter::wants_drafts(const StreamView& view) const {
 void ModelDrafter::plan_copies(const StreamView& view, Slot& slot) {
   CopyIndex& index = copies_[static_cast<size_t>(view.slot)];
   index.update(view.ids);
-  index.propose(view.ids, view.prompt, view.most, *view.proposal);
+  const int32_t depth = options_.policy.depth;
+  index.propose(view.ids, view.prompt, depth > 0 ? std::min(depth, view.most) : view.most, *view.proposal);
   if (cut_invalid(*view.proposal, options_.vocab_size)) ++invalid_drafts_;
   for (int32_t draft = 0; draft < view.proposal->count; ++draft) correct(view, slot, draft);
 }

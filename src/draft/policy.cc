@@ -17,12 +17,12 @@ double confidence_of(const Proposal& proposal, int32_t draft) {
   return confidence > 0 ? std::min(confidence, 1.0) : 0;  // NaN: 0
 }
 
-// Drafts of a wish that may be taken at all. Copies cost no model's time, so the depth is no bound of theirs.
+// Drafts of a wish that may be taken at all.
 int32_t most_of(const Policy& policy, const Wish& wish) {
   if (wish.proposal == nullptr) return 0;
   const Proposal& proposal = *wish.proposal;
   int32_t most = std::clamp(std::min(wish.most, proposal.count), 0, most_drafts);
-  if (policy.depth > 0 && proposal.source != Source::copy) most = std::min(most, policy.depth);
+  if (policy.depth > 0) most = std::min(most, policy.depth);
   return most;
 }
 

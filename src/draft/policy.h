@@ -19,7 +19,7 @@ struct Policy {
     joint,       // rows go to the streams that gain most by them while a step yields more tokens a millisecond (5.5)
   };
   Kind kind = Kind::joint;
-  int32_t depth = 0;       // --num-speculative-tokens: at most so many of a model's drafts; 0: as many as it makes
+  int32_t depth = 0;       // --num-speculative-tokens: at most so many drafts of a stream; 0: as many as there are
   double threshold = 0.3;  // of confidence
   int32_t most_rows = 0;   // of a step that verifies, over all streams; 0: no bound
 };

@@ -50,7 +50,9 @@ void check_drafter(const Request& request, const DraftOptions& options) {
   offer(options.has_mtp, draft::Choice::mtp);
   offer(options.has_dflash2, draft::Choice::dflash2);
   offer(options.has_copy || options.has_mtp || options.has_dflash2, draft::Choice::automatic);
-  if (!is_there) refuse("drafter", draft::name_of(*request.drafter), there);
+  if (!is_there)
+    refuse("drafter", fmt::format("'{}', which is not loaded", draft::name_of(*request.drafter)),
+           fmt::format("one of those that are: {}", there));
 }
 
 void check_prompt(const Request& request, const SchedulerOptions& options, int64_t max_rows) {

@@ -54,12 +54,13 @@ Reply follow(EventQueue& queue, Engine& engine, uint64_t number, const RunHooks&
       reply.reason = event.reason;
       reply.stop_token = event.stop_token;
       reply.timings = event.timings;
+      reply.drafts = event.drafts;
       return reply;
     }
   }
   // Cancelled by on_token: tokens that were already on their way are dropped.
   for (Event event; event.kind != Event::Kind::finished;)
-    if (queue.pop(event)) reply.timings = event.timings;
+    if (queue.pop(event)) reply.timings = event.timings, reply.drafts = event.drafts;
   return reply;
 }
 

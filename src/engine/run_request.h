@@ -14,6 +14,7 @@ struct Reply {
   FinishReason reason = FinishReason::stop;
   int32_t stop_token = -1;
   Timings timings;
+  DraftStats drafts;
 };
 
 struct RunHooks {                         // both may be empty; called on the thread of run_request

@@ -31,7 +31,9 @@ draft::Choice Scheduler::choice_of(const Job& job) const { return job.request.dr
 // may turn out wrong.
 int32_t Scheduler::room_for_drafts(Stream& stream) {
   const Job& job = *stream.job;
-  const int64_t wanted = std::min<int64_t>(draft::most_drafts, job.request.max_tokens - job.emitted - 1);
+  const int32_t depth = options_.draft.policy.depth;
+  const int64_t most = depth > 0 ? depth : draft::most_drafts;
+  const int64_t wanted = std::min(most, job.request.max_tokens - job.emitted - 1);
   if (wanted <= 0) return 0;
   const int64_t entries = book_.entries_of(stream.length + 1 + wanted);
   while (std::ssize(stream.page_table) < entries) {
