@@ -69,7 +69,8 @@ TEST(Inspect, FormatsByComponent) {
   int64_t bytes = 0;
   for (const json& row : weights["formats"]) bytes += row["bytes"].get<int64_t>();
   int64_t vision = 0;
-  for (const Tensor* tensor : Checkpoint::open(folder.path()).tensors())
+  const Checkpoint checkpoint = Checkpoint::open(folder.path());
+  for (const Tensor* tensor : checkpoint.tensors())
     vision += tensor->name.find("visual.") != std::string::npos ? static_cast<int64_t>(tensor->data.size()) : 0;
   EXPECT_EQ(bytes + vision, weights["bytes"].get<int64_t>()) << "every stored byte belongs to a component";
   for (const json& row : weights["formats"]) {
