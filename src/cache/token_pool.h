@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "device/host_memory.h"
+#include "model/cache_bytes.h"
 #include "model/shape.h"
 #include "ops/latent/pages.h"
 
@@ -12,11 +14,13 @@ namespace tandem::cache {
 
 class TokenPool {
  public:
-  // `planes` layers with caches: the DSA layers in order, then the MTP layer.
+  // `planes` layers with caches: the DSA layers in order, then the MTP layer. outer_scales: of each plane, for nvfp4
+  // latents with calibrated scales; none: every row has its own. Throws Error(usage) for page rows that cannot be, for
+  // records that the shape cannot have (model/cache_bytes.h) and for another number of scales.
   TokenPool(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows,
-            ops::CacheElement element = ops::CacheElement::f32);
+            model::CacheType type = model::CacheType::f32, std::vector<float> outer_scales = {});
   static int64_t bytes(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows,
-                       ops::CacheElement element = ops::CacheElement::f32);
+                       model::CacheType type = model::CacheType::f32);
 
   int64_t pages() const { return pages_; }
   // Views of plane `layer` through a stream's page table.
@@ -27,9 +31,18 @@ class TokenPool {
   void copy_page(int64_t from, int64_t to, int64_t rows);
 
  private:
-  int64_t planes_, pages_, page_rows_, kpool_, latent_width_, index_width_, pools_of_page_;
-  ops::CacheElement element_;
-  device::HostMemory latent_, pooled_;  // [planes, pages, rows of a page, width] of the element
+  // Rows of one kind: in each plane of the records [planes, pages, rows of a page, bytes].
+  struct Rows {
+    quant::CacheRecord record;
+    int64_t of_page = 0;
+    device::HostMemory planes[2];  // the second is empty for most records
+  };
+  Rows rows_of(const quant::CacheRecord& record, int64_t of_page, const char* what) const;
+  ops::PagedPlane plane(Rows& rows, int64_t layer, const int32_t* page_table) const;
+
+  int64_t planes_, pages_, page_rows_, kpool_;
+  std::vector<float> outer_scales_;  // [planes] or empty
+  Rows latent_, pooled_;
 };
 
 }  // namespace tandem::cache

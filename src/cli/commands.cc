@@ -82,7 +82,8 @@ void add_stream_options(Command& command, ServeOptions& options) {
                  "Memory for states that later prompts resume from; 0: none are kept")
       ->transform(CLI::AsSizeValue(true))
       ->type_name("SIZE");
-  app.add_option("--kv-cache-dtype", options.kv_cache_dtype, "auto (f32), f32 or bf16");
+  app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
+                 "auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1, or 2: two ranks in this process");
   app.add_option("--decode-context-parallel-size", options.decode_context_parallel_size,
                  "1, or 2: each rank holds half of the token rows");
@@ -283,7 +284,8 @@ int calibrate_timing_command(const Words& words) {
   CalibrateOptions options;
   command.add_load_options(options.load);
   command.app().add_option("--max-num-seqs", options.load.max_num_seqs, "Streams at a time");
-  command.app().add_option("--kv-cache-dtype", options.load.kv_cache_dtype, "auto (f32), f32 or bf16");
+  command.app().add_option("--kv-cache-dtype", options.load.kv_cache_dtype,
+                           "auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   command.app().add_option("--tensor-parallel-size", options.load.tensor_parallel_size,
                            "1, or 2: two ranks in this process");
   command.app().add_option("--decode-context-parallel-size", options.load.decode_context_parallel_size,

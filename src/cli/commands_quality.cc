@@ -43,7 +43,9 @@ int eval_kld_command(const Words& words) {
       ->type_name("MODEL|CAPTURE")
       ->default_str("");
   app.add_option("--student", student, "Model folder")->type_name("MODEL")->default_str("");
-  add_quality_options(command, options, "The student's: auto (f32), f32 or bf16; the teacher's is f32");
+  add_quality_options(
+      command, options,
+      "The student's: auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index; the teacher's is f32");
   app.add_option("--runs", options.runs, "Cold runs, each with models loaded anew");
   app.add_option("--capture", capture, "Keep the teacher's logits (four bytes for each position and token id) in FILE")
       ->type_name("FILE")
@@ -63,7 +65,7 @@ int eval_ppl_command(const Words& words) {
   Command command("tandem eval ppl", "Perplexity of every token of a text but the first of each window.",
                   "  tandem eval ppl\n  tandem eval ppl path/to/model --text book.txt --window 4096 --json\n");
   PplCommandOptions options;
-  add_quality_options(command, options, "auto (f32), f32 or bf16");
+  add_quality_options(command, options, "auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   if (!command.parse(words)) return 0;
   options.model = command.model();
   return run_eval_ppl(options);

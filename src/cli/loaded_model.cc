@@ -115,6 +115,12 @@ std::string name_of_machine() {
   return fmt::format("{}, {} cores", name, std::thread::hardware_concurrency());
 }
 
+// As vLLM's metric spells what both have.
+std::string label_of(forward::CacheType type) {
+  if (type == forward::CacheType::f32) return "float32";
+  return type == forward::CacheType::bf16 ? "bfloat16" : std::string(name_of(type));
+}
+
 // A recording inside the model's folder would replace, or be taken for, a part of the model.
 void check_recording(const std::filesystem::path& recording, const std::filesystem::path& folder) {
   if (recording.empty()) return;
@@ -130,9 +136,7 @@ void check_recording(const std::filesystem::path& recording, const std::filesyst
 }  // namespace
 
 forward::CacheType cache_type(const std::string& name) {
-  if (name == "auto" || name == "f32") return forward::CacheType::f32;
-  if (name == "bf16") return forward::CacheType::bf16;
-  throw Error(ErrorCode::usage, "--kv-cache-dtype", "\"" + name + "\"", "auto, f32 or bf16");
+  return name == "auto" ? forward::CacheType::f32 : model::parse_cache_type(name);
 }
 
 int64_t memory_beside(int64_t weights) {
@@ -252,8 +256,8 @@ std::string LoadedModel::calibration_key() const {
       "chunk {}",
       TANDEM_VERSION, name_of_machine(), config_crc(folder_), checkpoint_.total_bytes(),
       drafting_.shape ? fmt::format("{:08x}", config_crc(drafting_.folder)) : "none", drafting_.mtp, threads_,
-      options_.tensor_parallel_size, options_.decode_context_parallel_size,
-      plan_.capacity.cache_type == forward::CacheType::f32 ? "f32" : "bf16", plan_.capacity.max_rows);
+      options_.tensor_parallel_size, options_.decode_context_parallel_size, name_of(plan_.capacity.cache_type),
+      plan_.capacity.max_rows);
 }
 
 void LoadedModel::record_steps(const LoadOptions& options) {
@@ -281,7 +285,7 @@ api::ServedModel LoadedModel::served(std::vector<std::string> names) {
   served.max_model_len = plan_.max_model_len;
   served.max_running = plan_.capacity.slots;
   served.cache_config = {{"block_size", std::to_string(plan_.capacity.page_rows)},
-                         {"cache_dtype", plan_.capacity.cache_type == forward::CacheType::f32 ? "float32" : "bfloat16"},
+                         {"cache_dtype", label_of(plan_.capacity.cache_type)},
                          {"num_gpu_blocks", std::to_string(plan_.pool_rows / plan_.capacity.page_rows)},
                          {"enable_prefix_caching", plan_.capacity.kept_states > 0 ? "True" : "False"}};
   return served;

@@ -59,9 +59,7 @@ Subject open(const PlanOptions& options) {
   return subject;
 }
 
-forward::CacheType cache_type_of(const PlanReport& report) {
-  return report.kv_cache_dtype == "f32" ? forward::CacheType::f32 : forward::CacheType::bf16;
-}
+forward::CacheType cache_type_of(const PlanReport& report) { return model::parse_cache_type(report.kv_cache_dtype); }
 
 void set_weights(PlanReport& report, const PlanOptions& options, const Subject& subject, const model::Shape& shape) {
   if (subject.checkpoint) {
@@ -240,7 +238,7 @@ PlanReport report_of(const PlanOptions& options, const Subject& subject) {
   report.drafting = drafting_of(options, subject);
   if (!report.drafting.mtp) shape.num_nextn_predict_layers = 0;
   report.kv_cache_dtype = options.kv_cache_dtype != "auto" ? options.kv_cache_dtype : report.on_gpus ? "bf16" : "f32";
-  report.row = model::cache_row(shape, report.kv_cache_dtype);
+  report.row = model::cache_row(shape, cache_type_of(report));
   report.layers = engine::cached_layers(shape);
   report.tokens_per_pool = shape.index_kpool;
   report.max_position_embeddings = shape.max_position_embeddings;
@@ -268,7 +266,7 @@ void try_choices(PlanReport& report, const PlanOptions& options, const Subject& 
   if (report.drafting.choice != draft::Choice::none)
     choice("--drafter none", [](PlanOptions& o) { o.drafter = "none"; });
   for (const char* dtype : {"bf16", "fp8"})
-    if (model::cache_row(subject.shape, dtype).latent_bytes < report.row.latent_bytes)
+    if (model::cache_row(subject.shape, model::parse_cache_type(dtype)).latent_bytes < report.row.latent_bytes)
       choice(std::string("--kv-cache-dtype ") + dtype, [dtype](PlanOptions& o) { o.kv_cache_dtype = dtype; });
   if (report.ranks.tensor_parallel_size == 1 && report.devices > 1)
     choice("--tensor-parallel-size 2", [](PlanOptions& o) { o.tensor_parallel_size = 2; });

@@ -15,8 +15,9 @@ struct Case {
 
 TEST(Plan, IsWhatIsLoaded) {
   for (const Case& c : {Case{"none"}, Case{"copy"}, Case{"mtp"}, Case{"dflash2"}, Case{"auto"}, Case{"auto", "bf16"},
-                        Case{"auto", "auto", 2}, Case{"auto", "bf16", 2, 2, 5}, Case{"dflash2", "auto", 1, 1, 8, 2},
-                        Case{"mtp", "auto", 2, 1, 1, 0}}) {
+                        Case{"auto", "auto", 2}, Case{"auto", "bf16", 2, 2, 5}, Case{"auto", "fp8"},
+                        Case{"mtp", "fp8_row", 2}, Case{"auto", "nvfp4", 2, 2}, Case{"none", "bf16_fp8_index"},
+                        Case{"dflash2", "auto", 1, 1, 8, 2}, Case{"mtp", "auto", 2, 1, 1, 0}}) {
     PlanOptions options;
     options.host_memory = "8GiB";
     options.kv_cache_dtype = c.dtype;

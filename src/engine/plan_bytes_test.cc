@@ -36,7 +36,7 @@ TEST(PlanBytes, ThePublishedArithmeticWithItsRecordSizes) {
 TEST(PlanBytes, OurRecordsHaveNoPadding) {
   const model::Shape shape = flash();
   const auto bytes = [&](const char* dtype, int64_t layers) {
-    return model::token_bytes(layers, model::cache_row(shape, dtype), shape.index_kpool);
+    return model::token_bytes(layers, model::cache_row(shape, model::parse_cache_type(dtype)), shape.index_kpool);
   };
   EXPECT_EQ(bytes("fp8", 11), 6171);
   EXPECT_EQ(bytes("fp8", 12), 6732);
@@ -45,8 +45,10 @@ TEST(PlanBytes, OurRecordsHaveNoPadding) {
   EXPECT_EQ(bytes("nvfp4", 11), 3707);
   EXPECT_EQ(cached_layers(shape), 12);
   EXPECT_EQ(cached_layers(without_mtp(shape)), 11);
-  EXPECT_THROW(model::cache_row(shape, "int4"), Error);
-  EXPECT_THROW(model::cache_row(shape, ""), Error);
+  EXPECT_EQ(bytes("fp8_row", 11), 6039);
+  EXPECT_EQ(bytes("bf16_fp8_index", 11), 11'627);
+  EXPECT_THROW(model::parse_cache_type("int4"), Error);
+  EXPECT_THROW(model::parse_cache_type(""), Error);
 }
 
 // A pool of b.1's size comes out of make_plan with its memory put in: 15.51 GiB are 2,684,928 rows of 6,204 bytes.
@@ -68,14 +70,14 @@ TEST(PlanBytes, ThePlannerMakesTheSamePool) {
 
 TEST(PlanBytes, PageFormulasAreTheModels) {
   for (const model::Shape& shape : {nano(), flash(), without_mtp(flash())}) {
-    for (const auto& [dtype, type] : {std::pair{"f32", forward::CacheType::f32}, {"bf16", forward::CacheType::bf16}}) {
+    for (const model::CacheType type : model::all_cache_types) {
       forward::Capacity capacity;
       capacity.pages = 77;
       capacity.max_stream_pages = 5;
       capacity.kept_states = 3;
       capacity.cache_type = type;
       const forward::Ranks one;
-      EXPECT_EQ(text_model_bytes(shape, one, 2, model::cache_row(shape, dtype))(capacity),
+      EXPECT_EQ(text_model_bytes(shape, one, 2, model::cache_row(shape, type))(capacity),
                 text_model_bytes(shape, one, 2)(capacity));
       EXPECT_EQ(text_model_bytes(shape, one, 2)(capacity), forward::TextModel::planned_bytes(shape, capacity, 2));
     }
@@ -98,7 +100,8 @@ TEST(PlanBytes, StatePartsAddUpToWhatTheModelAllocates) {
 
 TEST(PlanBytes, ADrafterIsCounted) {
   const model::DrafterShape drafter;  // the published one
-  for (const auto& [type, element] : {std::pair{forward::CacheType::f32, 4}, {forward::CacheType::bf16, 2}}) {
+  for (const auto& [type, element] :
+       {std::pair{forward::CacheType::f32, 4}, {forward::CacheType::bf16, 2}, {forward::CacheType::nvfp4, 2}}) {
     const PlannedBytes bytes = text_model_bytes(flash(), {}, 1, &drafter), without = text_model_bytes(flash(), {}, 1);
     forward::Capacity capacity, records, slots;
     capacity.cache_type = records.cache_type = slots.cache_type = type;
@@ -122,7 +125,7 @@ TEST(PlanBytes, WithoutTheMtpLayer) {
   capacity.pages = 9;
   capacity.max_stream_pages = 5;
   capacity.mtp = false;
-  EXPECT_EQ(text_model_bytes(flash(), {}, 1, model::cache_row(flash(), "f32"))(capacity),
+  EXPECT_EQ(text_model_bytes(flash(), {}, 1, model::cache_row(flash(), model::CacheType::f32))(capacity),
             text_model_bytes(flash(), {}, 1)(capacity));
 }
 

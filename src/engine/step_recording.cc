@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -24,7 +25,7 @@ constexpr std::array<char, 8> magic = {'T', 'N', 'D', 'M', 'S', 'T', 'E', 'P'};
 constexpr uint32_t version = 2;
 constexpr uint32_t with_mtp = 1, with_drafter = 2;  // flags
 constexpr uint32_t mark_of_result = 0x544C5352;     // "RSLT"
-constexpr size_t longest_name = 255;
+constexpr size_t longest_name = 255, most_scales = 1024;
 
 constexpr int64_t most_rows = 65536;
 
@@ -36,7 +37,7 @@ struct HeaderFields {
   uint32_t cache_type = 0;
   int32_t tensor_parallel_size = 0, decode_context_parallel_size = 0;
   uint32_t config_crc = 0, name_length = 0, flags = 0;
-  uint32_t drafter_crc = 0, reserved = 0;
+  uint32_t drafter_crc = 0, latent_scales = 0;  // the number of them
 };
 static_assert(sizeof(HeaderFields) == 72 && std::has_unique_object_representations_v<HeaderFields>);
 
@@ -62,7 +63,7 @@ HeaderFields fields_of(const RecordingHeader& header, size_t name_length) {
           .name_length = static_cast<uint32_t>(name_length),
           .flags = (capacity.mtp ? with_mtp : 0) | (header.drafter_crc ? with_drafter : 0),
           .drafter_crc = header.drafter_crc.value_or(0),
-          .reserved = 0};
+          .latent_scales = static_cast<uint32_t>(capacity.latent_scales.size())};
 }
 
 struct Descriptor {
@@ -147,6 +148,7 @@ StepRecorder::StepRecorder(StepRunner& runner, const std::filesystem::path& file
   add(bytes_of(magic));
   add(bytes_of(fields_of(header, model.size())));
   add(std::as_bytes(std::span(model)));
+  add(std::as_bytes(std::span(header.capacity.latent_scales)));
   add(bytes_of(crc32c(bytes)));
   write(bytes);
 }
@@ -186,12 +188,14 @@ void RecordingReader::read_header() {
   if (fields.version != version) bad(fmt::format("version {}", fields.version), fmt::format("version {}", version));
   if (fields.name_length > longest_name || bytes_.size() < fixed + fields.name_length + 4)
     bad(fmt::format("a name of {} bytes", fields.name_length), fmt::format("at most {}", longest_name));
-  const size_t end = fixed + fields.name_length;
+  const size_t scales = fixed + fields.name_length, end = scales + 4 * size_t{fields.latent_scales};
+  if (fields.latent_scales > most_scales || bytes_.size() < end + 4)
+    bad(fmt::format("{} scales of latent rows", fields.latent_scales), fmt::format("at most {}", most_scales));
   uint32_t crc = 0;
   std::memcpy(&crc, bytes_.data() + end, 4);
   if (crc != crc32c(bytes_.first(end))) bad("a header with a wrong checksum", "an undamaged one");
-  if (fields.cache_type > static_cast<uint32_t>(forward::CacheType::bf16))
-    bad(fmt::format("cache type {}", fields.cache_type), "0 or 1");
+  if (fields.cache_type >= std::size(model::all_cache_types))
+    bad(fmt::format("cache type {}", fields.cache_type), fmt::format("0 to {}", std::size(model::all_cache_types) - 1));
   if (fields.flags > (with_mtp | with_drafter)) bad(fmt::format("flags {}", fields.flags), "0 to 3");
   if (const char* size = wrong_size(fields))
     bad(fmt::format("{} out of their range", size), "sizes that a server can have");
@@ -204,6 +208,10 @@ void RecordingReader::read_header() {
                       .page_rows = fields.page_rows,
                       .cache_type = static_cast<forward::CacheType>(fields.cache_type),
                       .mtp = (fields.flags & with_mtp) != 0};
+  header_.capacity.latent_scales.resize(fields.latent_scales);
+  std::memcpy(header_.capacity.latent_scales.data(), bytes_.data() + scales, 4 * size_t{fields.latent_scales});
+  for (const float scale : header_.capacity.latent_scales)
+    if (!(std::isfinite(scale) && scale > 0)) bad(fmt::format("a scale of {}", scale), "finite ones above 0");
   header_.ranks = {.rank = 0,
                    .tensor_parallel_size = fields.tensor_parallel_size,
                    .decode_context_parallel_size = fields.decode_context_parallel_size};

@@ -48,7 +48,8 @@ class RecordingTest : public ::testing::Test {
   RecordingHeader header() const {
     RecordingHeader header;
     header.capacity = options_for(model_options_, 16).capacity;
-    header.capacity.cache_type = forward::CacheType::bf16;
+    header.capacity.cache_type = forward::CacheType::nvfp4;
+    header.capacity.latent_scales = {0x1p-9f, 0x1p-10f};
     header.ranks.tensor_parallel_size = 2;
     header.model = "fake";
     header.config_crc = 0x12345678;
@@ -68,7 +69,8 @@ TEST_F(RecordingTest, ReplaysGiveTheSameChecksums) {
   EXPECT_EQ(reader.header().config_crc, 0x12345678u);
   EXPECT_EQ(reader.header().capacity.slots, 2);
   EXPECT_EQ(reader.header().capacity.pages, model_options_.pages);
-  EXPECT_EQ(reader.header().capacity.cache_type, forward::CacheType::bf16);
+  EXPECT_EQ(reader.header().capacity.cache_type, forward::CacheType::nvfp4);
+  EXPECT_EQ(reader.header().capacity.latent_scales, (std::vector<float>{0x1p-9f, 0x1p-10f}));
   EXPECT_EQ(reader.header().ranks.tensor_parallel_size, 2);
   FakeModel model(model_options_);
   RecordedStep recorded;

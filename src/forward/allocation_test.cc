@@ -41,14 +41,19 @@ void* counted(std::size_t size, std::size_t alignment) {
 namespace tandem::forward {
 namespace {
 
-class Allocation : public ::testing::TestWithParam<const char*> {};
+class Allocation : public ::testing::TestWithParam<std::pair<const char*, CacheType>> {};
 
 TEST_P(Allocation, AStepAllocatesNothing) {
-  const Loaded& model = loaded(GetParam());
+  const Loaded& model = loaded(GetParam().first);
   device::Threads threads(2);
-  TextModel text(
-      model.shape, model.weights, threads,
-      Capacity{.slots = 2, .pages = 9, .max_rows = 40, .max_logit_rows = 4, .kept_states = 2, .page_rows = 64});
+  TextModel text(model.shape, model.weights, threads,
+                 Capacity{.slots = 2,
+                          .pages = 9,
+                          .max_rows = 40,
+                          .max_logit_rows = 4,
+                          .kept_states = 2,
+                          .page_rows = 64,
+                          .cache_type = GetParam().second});
   const std::vector<int32_t> ids(120, 7);
   const auto step_of = [&](int32_t slot, int64_t position, int32_t rows) {
     Step step = single_stream_step(std::span(ids).first(static_cast<size_t>(rows)), position, 4);
@@ -97,7 +102,7 @@ TEST_P(Allocation, AStepAllocatesNothing) {
 }
 
 TEST(AllocationOfDrafts, TextStepsWithADrafterAndBlocksAllocateNothing) {
-  for (const CacheType type : {CacheType::f32, CacheType::bf16}) {
+  for (const CacheType type : {CacheType::f32, CacheType::bf16, CacheType::nvfp4}) {
     DraftedNano nano(nano_drafter().shape, 2, type);
     const std::span<const int32_t> ids(long_chat());
     const std::vector<Rows> prompts = {{0, ids.first(100), 0, 0, 0}, {1, ids.subspan(100, 60), 0, 0, 30}};
@@ -116,7 +121,11 @@ TEST(AllocationOfDrafts, TextStepsWithADrafterAndBlocksAllocateNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Allocation, ::testing::Values("tinyA", "nano"));
+INSTANTIATE_TEST_SUITE_P(Models, Allocation,
+                         ::testing::Values(std::pair{"tinyA", CacheType::f32}, std::pair{"nano", CacheType::f32},
+                                           std::pair{"tinyA", CacheType::bf16}, std::pair{"tinyA", CacheType::fp8},
+                                           std::pair{"nano", CacheType::fp8_row},
+                                           std::pair{"tinyA", CacheType::nvfp4}));
 
 }  // namespace
 }  // namespace tandem::forward

@@ -55,7 +55,7 @@ Dflash2::Dflash2(const DrafterModel& model, const model::Shape& target, const Ca
       weights_(*model.weights),
       taps_in_fp32_(model.taps_in_fp32),
       threads_(threads),
-      ring_(s_, element_of(capacity.cache_type), capacity.slots, capacity.kept_states) {
+      ring_(s_, context_element(capacity.cache_type), capacity.slots, capacity.kept_states) {
   model::check_drafter_fits(s_, target, "drafter");
   Arena arena;
   w_.lay_out(arena, s_, capacity, threads.count());
@@ -75,12 +75,13 @@ int64_t Dflash2::bytes(const model::DrafterShape& shape, const Capacity& capacit
   Arena arena;
   Work work{};
   work.lay_out(arena, shape, capacity, threads);
-  return arena.used() + capacity.slots * cache::ContextRing::bytes_of_slot(shape, element_of(capacity.cache_type)) +
+  return arena.used() +
+         capacity.slots * cache::ContextRing::bytes_of_slot(shape, context_element(capacity.cache_type)) +
          capacity.kept_states * record_bytes(shape, capacity.cache_type);
 }
 
 int64_t Dflash2::record_bytes(const model::DrafterShape& shape, CacheType type) {
-  return cache::ContextRing::bytes_of_record(shape, element_of(type));
+  return cache::ContextRing::bytes_of_record(shape, context_element(type));
 }
 
 void Dflash2::begin_text(const Step& step) {

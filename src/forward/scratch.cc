@@ -18,9 +18,7 @@ int64_t shared_width(const model::Shape& s, const Ranks& ranks) {
 
 }  // namespace
 
-ops::CacheElement element_of(CacheType type) {
-  return type == CacheType::bf16 ? ops::CacheElement::bf16 : ops::CacheElement::f32;
-}
+ops::CacheElement element_of(CacheType type) { return model::cache_records(1, 1, type).latent.kind; }
 
 void Scratch::lay_out(Arena& arena, const model::Shape& whole, const Capacity& capacity, int64_t threads,
                       const Ranks& ranks) {

@@ -11,7 +11,12 @@
 
 namespace tandem::forward {
 
+// Of latent rows.
 ops::CacheElement element_of(CacheType type);
+// Of the DFlash2 drafter's context rows, which are plain.
+constexpr ops::CacheElement context_element(CacheType type) {
+  return type == CacheType::f32 ? ops::CacheElement::f32 : ops::CacheElement::bf16;
+}
 
 // Hands out aligned pieces of one allocation; without memory behind it, it only counts.
 class Arena {

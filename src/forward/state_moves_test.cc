@@ -19,7 +19,8 @@ class MovesTest : public ::testing::Test {
  protected:
   static constexpr int32_t page_rows = 16;
 
-  void load(const std::string& name, int32_t rows_of_page = page_rows, CacheType type = CacheType::f32) {
+  void load(const std::string& name, int32_t rows_of_page = page_rows, CacheType type = CacheType::f32,
+            std::vector<float> latent_scales = {}) {
     loaded_ = &loaded(name);
     rows_of_page_ = rows_of_page;
     text_ = std::make_unique<TextModel>(loaded_->shape, loaded_->weights, threads_,
@@ -29,7 +30,8 @@ class MovesTest : public ::testing::Test {
                                                  .max_logit_rows = 160,
                                                  .kept_states = 3,
                                                  .page_rows = rows_of_page,
-                                                 .cache_type = type});
+                                                 .cache_type = type,
+                                                 .latent_scales = std::move(latent_scales)});
   }
   int32_t pages_of(int64_t tokens) const { return static_cast<int32_t>((tokens + rows_of_page_ - 1) / rows_of_page_); }
   // Slot 0 owns pages 1 … 12, slot 1 pages 13 … 24 in descending order.
@@ -144,21 +146,47 @@ INSTANTIATE_TEST_SUITE_P(Models, EveryPosition,
                          ::testing::Values(MovesCase{"tinyA", "case_T130"}, MovesCase{"tinyB", "case_T200"},
                                            MovesCase{"nano", "case_T40"},
                                            MovesCase{"tinyA", "case_T130", CacheType::bf16},
-                                           MovesCase{"nano", "case_T40", CacheType::bf16}));
+                                           MovesCase{"nano", "case_T40", CacheType::bf16},
+                                           MovesCase{"tinyA", "case_T130", CacheType::fp8},
+                                           MovesCase{"nano", "case_T40", CacheType::fp8_row},
+                                           MovesCase{"tinyA", "case_T130", CacheType::nvfp4},
+                                           MovesCase{"tinyB", "case_T200", CacheType::bf16_fp8_index}));
 
-TEST_F(MovesTest, Bf16RowsAreNearAndHalfAsLarge) {
+double relative_error(const Rows& x, const Rows& exact) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    difference += std::pow(exact[i] - x[i], 2);
+    norm += std::pow(exact[i], 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+TEST_F(MovesTest, RoundedRowsAreNearAndSmaller) {
   const std::vector<int32_t> ids = golden_ids("nano", "case_T40");
   load("nano");
   const Rows exact = run(rows(0, ids, 0, own_pages(0)));
-  load("nano", page_rows, CacheType::bf16);
-  const Rows rounded = run(rows(0, ids, 0, own_pages(0)));
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < exact.size(); ++i) {
-    difference += std::pow(exact[i] - rounded[i], 2);
-    norm += std::pow(exact[i], 2);
-  }
-  EXPECT_GT(difference, 0);
-  EXPECT_LT(std::sqrt(difference / norm), 0.02);
+  const auto error = [&](CacheType type, std::vector<float> scales = {}) {
+    load("nano", page_rows, type, std::move(scales));
+    return relative_error(run(rows(0, ids, 0, own_pages(0))), exact);
+  };
+  const double bf16 = error(CacheType::bf16), fp8 = error(CacheType::fp8), fp8_row = error(CacheType::fp8_row),
+               nvfp4 = error(CacheType::nvfp4);
+  EXPECT_GT(bf16, 0);
+  EXPECT_LT(bf16, 1e-4);
+  EXPECT_GT(fp8, bf16);
+  EXPECT_LT(fp8, 3e-3);
+  EXPECT_LT(fp8_row, 3e-3);
+  EXPECT_NE(fp8_row, fp8);
+  EXPECT_GT(nvfp4, fp8);
+  EXPECT_LT(nvfp4, 5e-3);
+  const model::Shape& s = loaded_->shape;
+  const auto cached = static_cast<size_t>(
+      std::count(s.layer_types.begin(), s.layer_types.end(), model::AttentionKind::dsa) + s.num_nextn_predict_layers);
+  const double calibrated = error(CacheType::nvfp4, std::vector<float>(cached, 0x1p-9f));
+  EXPECT_NE(calibrated, nvfp4) << "the scales are used";
+  EXPECT_LT(calibrated, 5e-3);
+  EXPECT_GT(error(CacheType::nvfp4, std::vector<float>(cached, 0x1p-20f)), 10 * nvfp4) << "everything saturates";
+  EXPECT_THROW(load("nano", page_rows, CacheType::nvfp4, std::vector<float>(cached + 1, 1.0f)), Error);
   Capacity capacity{.pages = 9}, more{.pages = 10};
   const auto page = [&](CacheType type) {
     capacity.cache_type = more.cache_type = type;
@@ -166,6 +194,10 @@ TEST_F(MovesTest, Bf16RowsAreNearAndHalfAsLarge) {
     return TextModel::planned_bytes(loaded_->shape, more) - TextModel::planned_bytes(loaded_->shape, capacity);
   };
   EXPECT_EQ(page(CacheType::f32), 2 * page(CacheType::bf16));
+  for (const CacheType type : model::all_cache_types)
+    EXPECT_EQ(page(type),
+              model::page_bytes(static_cast<int64_t>(cached), model::cache_row(s, type), s.index_kpool, 256))
+        << name_of(type);
 }
 
 TEST_F(MovesTest, KeptInsideAWindowOfDrafts) {

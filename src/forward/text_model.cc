@@ -31,6 +31,14 @@ Capacity capacity_for(const model::TextWeights& weights, Capacity capacity) {
   return capacity;
 }
 
+// Of the layers whose caches there are: a calibration knows the MTP layer, too.
+std::vector<float> own_scales(const model::Shape& shape, const Capacity& capacity) {
+  std::vector<float> scales = capacity.latent_scales;
+  const int64_t all = count_cached(shape, shape.num_nextn_predict_layers > 0);
+  if (std::ssize(scales) == all) scales.resize(static_cast<size_t>(count_cached(shape, capacity.mtp)));
+  return scales;
+}
+
 // None for a rank alone: it uses the whole model's.
 std::optional<model::TextWeights> own_part(const model::Shape& whole, const model::TextWeights& weights,
                                            const Ranks& ranks) {
@@ -50,7 +58,7 @@ TextModel::State::State(const model::Shape& whole, const model::TextWeights& w, 
       threads(t),
       capacity(capacity_for(weights, c)),
       mutation(m),
-      pool(shape, count_cached(shape, capacity.mtp), c.pages, c.page_rows, element_of(c.cache_type)),
+      pool(shape, count_cached(shape, capacity.mtp), c.pages, c.page_rows, c.cache_type, own_scales(shape, capacity)),
       slots(shape, count_kda(shape), count_cached(shape, capacity.mtp), c.slots),
       kept(shape, count_kda(shape), count_cached(shape, capacity.mtp), count_mtp(shape, capacity.mtp), c.kept_states),
       expert_scratch(forward::expert_scratch(whole, c.max_rows, g.ranks)),
@@ -244,7 +252,7 @@ int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, i
   scratch.lay_out(arena, shape, capacity, threads, ranks);
   return arena.used() + expert_scratch_bytes(shape, capacity.max_rows, ranks) +
          cache::TokenPool::bytes(own, count_cached(own, capacity.mtp), capacity.pages, capacity.page_rows,
-                                 element_of(capacity.cache_type)) +
+                                 capacity.cache_type) +
          capacity.slots * cache::Slots::bytes_of_slot(own, count_kda(own), count_cached(own, capacity.mtp)) +
          capacity.kept_states * kept_state_bytes(shape, ranks, capacity.mtp) +
          (drafter != nullptr ? Dflash2::bytes(*drafter, capacity, threads) : 0);

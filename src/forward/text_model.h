@@ -9,6 +9,7 @@
 #include "forward/mutation.h"
 #include "forward/step.h"
 #include "forward/step_runner.h"
+#include "model/cache_bytes.h"
 #include "model/drafter.h"
 #include "model/shape.h"
 #include "model/weights.h"
@@ -22,8 +23,8 @@ namespace tandem::forward {
 
 class Probe;  // forward/probe.h: what parity wants to see inside a step
 
-// Element type of latent rows and pooled index keys (--kv-cache-dtype). Rows are rounded once, when they are stored.
-enum class CacheType : uint8_t { f32, bf16 };
+// How latent rows and pooled index keys are stored (--kv-cache-dtype). Rows are rounded once, when they are stored.
+using model::CacheType;
 
 // How much state the model keeps; everything is allocated in the constructor.
 struct Capacity {
@@ -35,6 +36,9 @@ struct Capacity {
   int32_t kept_states = 0;       // records of kept states
   int32_t page_rows = 256;       // token rows of a page: a multiple of index_kpool, at most 256
   CacheType cache_type = CacheType::f32;
+  // Calibrated outer scales of nvfp4 latents, of each layer with a cache (DSA layers in order, then the MTP layer, used
+  // or not); none: every row has its own.
+  std::vector<float> latent_scales = {};
   bool mtp = true;  // the MTP layer's caches and scratch, if the checkpoint has that layer; without them its steps are
                     // refused
   bool mtp_zero_first_embedding = true;  // the embedding half of the MTP row at position 0 is zero

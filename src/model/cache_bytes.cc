@@ -3,6 +3,8 @@
 #include "model/cache_bytes.h"
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <string>
 
 #include "base/error.h"
@@ -12,23 +14,63 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+using quant::RecordKind;
+
+struct TypeEntry {
+  CacheType type;
+  std::string_view name;
+  const char* format;  // as in tables
+  RecordKind latent, pooled;
+};
+constexpr TypeEntry types[] = {
+    {CacheType::f32, "f32", "f32 latent, f32 keys", RecordKind::f32, RecordKind::f32},
+    {CacheType::bf16, "bf16", "bf16 latent, bf16 keys", RecordKind::bf16, RecordKind::bf16},
+    {CacheType::fp8, "fp8", "fp8 latent (scales of 128), fp8 keys", RecordKind::latent_fp8, RecordKind::index_fp8},
+    {CacheType::fp8_row, "fp8_row", "fp8 latent (one scale a row), fp8 keys", RecordKind::latent_fp8_row,
+     RecordKind::index_fp8},
+    {CacheType::nvfp4, "nvfp4", "nvfp4 latent (padded record), fp8 keys", RecordKind::latent_nvfp4,
+     RecordKind::index_fp8},
+    {CacheType::bf16_fp8_index, "bf16_fp8_index", "bf16 latent, fp8 keys", RecordKind::bf16, RecordKind::index_fp8},
+};
+static_assert(std::size(types) == std::size(all_cache_types));
+
+const TypeEntry& entry_of(CacheType type) { return types[static_cast<size_t>(type)]; }
+
 }  // namespace
 
+std::string_view name_of(CacheType type) { return entry_of(type).name; }
+
+CacheType parse_cache_type(std::string_view name) {
+  for (const TypeEntry& entry : types)
+    if (entry.name == name) return entry.type;
+  throw Error(ErrorCode::usage, "--kv-cache-dtype", "\"" + std::string(name) + "\"",
+              "auto, " + std::string(cache_type_names));
+}
+
+CacheRecords cache_records(int64_t kv_lora_rank, int64_t index_head_dim, CacheType type) {
+  const TypeEntry& entry = entry_of(type);
+  return {quant::cache_record(entry.latent, kv_lora_rank), quant::cache_record(entry.pooled, index_head_dim)};
+}
+
+CacheRecords cache_records(const Shape& shape, CacheType type) {
+  return cache_records(shape.kv_lora_rank, shape.index_head_dim, type);
+}
+
+CacheRow cache_row(const Shape& shape, CacheType type) {
+  const CacheRecords records = cache_records(shape, type);
+  return {entry_of(type).format, records.latent.bytes, records.pooled.bytes};
+}
+
 CacheBytes cache_bytes(const Shape& shape) {
-  const int64_t latent = shape.kv_lora_rank, key = shape.index_head_dim;
-  const int64_t fp8_key = key + 4;                                   // codes and one fp32 scale
-  const int64_t fp8_tiles = latent + 4 * ceil_div(latent, 128);      // codes and one fp32 scale for 128 values
-  const int64_t nvfp4 = ceil_div(latent, 2) + ceil_div(latent, 16);  // codes and one e4m3 scale for 16 values
   CacheBytes bytes;
-  bytes.rows = {
-      {"f32 latent, f32 keys", 4 * latent, 4 * key},
-      {"bf16 latent, bf16 keys", 2 * latent, 2 * key},
-      {"bf16 latent, fp8 keys", 2 * latent, fp8_key},
-      {"fp8 latent (one scale a tensor), fp8 keys", latent, fp8_key},
-      {"fp8 latent (scales of 128), fp8 keys", fp8_tiles, fp8_key},
-      {"nvfp4 latent (padded record), fp8 keys", nvfp4 + 4 + 4 + 8, fp8_key},  // zeros, fp32 outer scale, padding
-      {"nvfp4 latent (no padding), fp8 keys", nvfp4, fp8_key},
-  };
+  const bool rotates = std::has_single_bit(static_cast<uint64_t>(shape.index_head_dim));
+  for (const TypeEntry& entry : types)
+    if (rotates || entry.pooled != RecordKind::index_fp8) bytes.rows.push_back(cache_row(shape, entry.type));
+  if (rotates) {  // records of other engines, for comparison (spec/model.md 1.4)
+    const int64_t latent = shape.kv_lora_rank, key = bytes.rows.back().pool_bytes;
+    bytes.rows.push_back({"fp8 latent (one scale a tensor), fp8 keys", latent, key});
+    bytes.rows.push_back({"nvfp4 latent (no padding), fp8 keys", ceil_div(latent, 2) + ceil_div(latent, 16), key});
+  }
   bytes.dsa_layers = std::count(shape.layer_types.begin(), shape.layer_types.end(), AttentionKind::dsa);
   bytes.mtp_layers = shape.num_nextn_predict_layers;
   bytes.tokens_per_pool = shape.index_kpool;
@@ -38,16 +80,6 @@ CacheBytes cache_bytes(const Shape& shape) {
   bytes.conv_bf16_bytes = window * 2;
   bytes.conv_f32_bytes = window * 4;
   return bytes;
-}
-
-CacheRow cache_row(const Shape& shape, std::string_view kv_cache_dtype) {
-  const auto& rows = cache_bytes(shape).rows;
-  if (kv_cache_dtype == "f32") return rows[0];
-  if (kv_cache_dtype == "bf16") return rows[1];
-  if (kv_cache_dtype == "fp8") return rows[4];
-  if (kv_cache_dtype == "nvfp4") return rows[5];
-  throw Error(ErrorCode::usage, "--kv-cache-dtype", "\"" + std::string(kv_cache_dtype) + "\"",
-              "auto, f32, bf16, fp8 or nvfp4");
 }
 
 double token_bytes(int64_t layers, const CacheRow& row, int64_t tokens_per_pool) {

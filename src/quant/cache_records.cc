@@ -112,26 +112,45 @@ std::string_view name_of(RecordKind kind) {
   return "";
 }
 
-std::vector<RecordPart> parts_of(const CacheRecord& record) {
+namespace {
+
+// Calls part(RecordPart) for each, in order; without a list of them, as rows are addressed by what this says.
+template <typename Part>
+void for_parts(const CacheRecord& record, const Part& part) {
   const int64_t width = record.width;
   switch (record.kind) {
-    case RecordKind::f32: return {{"fp32 values", 0, 0, 4 * width}};
-    case RecordKind::bf16: return {{"bf16 values", 0, 0, 2 * width}};
+    case RecordKind::f32: part(RecordPart{"fp32 values", 0, 0, 4 * width}); return;
+    case RecordKind::bf16: part(RecordPart{"bf16 values", 0, 0, 2 * width}); return;
     case RecordKind::latent_fp8:
-      return {{"e4m3 codes", 0, 0, width}, {"fp32 scales of 128 values", 0, width, 4 * tiles(width)}};
+      part(RecordPart{"e4m3 codes", 0, 0, width});
+      part(RecordPart{"fp32 scales of 128 values", 0, width, 4 * tiles(width)});
+      return;
     case RecordKind::latent_fp8_row:
-      return {{"e4m3 codes", 0, 0, width}, {"fp32 scale of the row, a power of two", 0, width, 4}};
+      part(RecordPart{"e4m3 codes", 0, 0, width});
+      part(RecordPart{"fp32 scale of the row, a power of two", 0, width, 4});
+      return;
     case RecordKind::latent_nvfp4: {
       const Nvfp4Layout layout(width);
-      return {{"e2m1 codes, two a byte, even index low", 0, 0, layout.scales},
-              {"e4m3 scales of 16 values", 0, layout.scales, layout.reserved - layout.scales},
-              {"reserved, zero", 0, layout.reserved, reserved_bytes},
-              {"fp32 outer scale", 0, layout.outer, 4},
-              {"padding, zero", 0, layout.padding, padding_bytes}};
+      part(RecordPart{"e2m1 codes, two a byte, even index low", 0, 0, layout.scales});
+      part(RecordPart{"e4m3 scales of 16 values", 0, layout.scales, layout.reserved - layout.scales});
+      part(RecordPart{"reserved, zero", 0, layout.reserved, reserved_bytes});
+      part(RecordPart{"fp32 outer scale", 0, layout.outer, 4});
+      part(RecordPart{"padding, zero", 0, layout.padding, padding_bytes});
+      return;
     }
-    case RecordKind::index_fp8: return {{"e4m3 codes", 0, 0, width}, {"fp32 scale, a power of two", 1, 0, 4}};
+    case RecordKind::index_fp8:
+      part(RecordPart{"e4m3 codes", 0, 0, width});
+      part(RecordPart{"fp32 scale, a power of two", 1, 0, 4});
+      return;
   }
-  return {};
+}
+
+}  // namespace
+
+std::vector<RecordPart> parts_of(const CacheRecord& record) {
+  std::vector<RecordPart> parts;
+  for_parts(record, [&parts](const RecordPart& part) { parts.push_back(part); });
+  return parts;
 }
 
 CacheRecord cache_record(RecordKind kind, int64_t width) {
@@ -141,10 +160,10 @@ CacheRecord cache_record(RecordKind kind, int64_t width) {
     throw Error(ErrorCode::usage, "cache type " + std::string(name_of(kind)), std::to_string(width) + " values a row",
                 index ? "a power of two up to 1024" : "1 to 1048576");
   CacheRecord record{kind, width};
-  for (const RecordPart& part : parts_of(record)) {
+  for_parts(record, [&record](const RecordPart& part) {
     record.bytes += part.bytes;
     record.plane_bytes[part.plane] += part.bytes;
-  }
+  });
   return record;
 }
 

@@ -19,7 +19,7 @@
 
 namespace tandem::quant {
 
-enum class RecordKind { f32, bf16, latent_fp8, latent_fp8_row, latent_nvfp4, index_fp8 };
+enum class RecordKind : uint8_t { f32, bf16, latent_fp8, latent_fp8_row, latent_nvfp4, index_fp8 };
 
 std::string_view name_of(RecordKind kind);  // "f32", "latent_fp8", …
 
@@ -32,6 +32,7 @@ struct CacheRecord {
 };
 
 // Throws Error(usage) for a width below 1 or, for index_fp8, one that is not a power of two (the rotation needs one).
+// Allocates nothing.
 CacheRecord cache_record(RecordKind kind, int64_t width);
 
 // The parts of a record in the order of their bytes, for tables: {"e4m3 codes", plane 0, offset 0, 512 bytes}, ….

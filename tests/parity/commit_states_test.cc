@@ -172,7 +172,9 @@ INSTANTIATE_TEST_SUITE_P(Models, CommitStates,
                                            CommitCase{"tinyA", "case_T130", 4, CacheType::bf16, false},
                                            CommitCase{"tinyB", "case_T200", 8, CacheType::f32, false},
                                            CommitCase{"nano", "case_T40", 16, CacheType::f32, false},
-                                           CommitCase{"nano", "case_T40", 32, CacheType::bf16, false}));
+                                           CommitCase{"nano", "case_T40", 32, CacheType::bf16, false},
+                                           CommitCase{"tinyA", "case_T130", 8, CacheType::fp8, false},
+                                           CommitCase{"tinyB", "case_T200", 16, CacheType::nvfp4, false}));
 
 }  // namespace
 }  // namespace tandem::parity

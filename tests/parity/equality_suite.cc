@@ -1,7 +1,8 @@
 // The equality suite: random request mixes, together and alone, must give the same token ids (design.md 1;
 // spec/runtime.md i.2). A failing mix prints the command that runs it again.
 //   equality_suite [--mixes N] [--first-seed N] [--seed N] [--spoil 1] [--tensor-parallel-size N]
-//                  [--decode-context-parallel-size N]
+//                  [--decode-context-parallel-size N] [--kv-cache-dtype NAME]
+// --kv-cache-dtype: all mixes with these caches; without it each draws its own.
 // --spoil 1: drafts are run as other tokens than those that are verified, and it is an error if no mix notices.
 #include <fmt/ranges.h>
 
@@ -20,6 +21,7 @@ struct Options {
   uint64_t first_seed = 0, mixes = 200;
   bool spoil = false;
   tandem::forward::Ranks ranks;
+  std::string cache_type;  // empty: drawn
 };
 
 [[noreturn]] void usage(const char* argument) {
@@ -32,6 +34,10 @@ Options parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (i + 1 >= argc) usage(argv[i]);
     const std::string name = argv[i];
+    if (name == "--kv-cache-dtype") {
+      options.cache_type = argv[++i];
+      continue;
+    }
     char* end = nullptr;
     const uint64_t value = std::strtoull(argv[++i], &end, 10);
     if (*end != '\0' || end == argv[i]) usage(argv[i]);
@@ -66,10 +72,12 @@ int main(int argc, char** argv) {
                                     {"nano",
                                      {source + "/models/nano", source + "/models/nano-dflash2",
                                       source + "/tests/golden/nano/case_T1500.safetensors"}}});
+  std::optional<tandem::forward::CacheType> type;
+  if (!options.cache_type.empty()) type = tandem::model::parse_cache_type(options.cache_type);
   tandem::parity::MixReport sum;
   uint64_t failed = 0, with_drafts = 0;
   for (uint64_t seed = options.first_seed; seed < options.first_seed + options.mixes; ++seed) {
-    const tandem::parity::MixReport report = runner.run(seed, options.ranks, options.spoil);
+    const tandem::parity::MixReport report = runner.run(seed, options.ranks, options.spoil, type);
     sum.add(report);
     with_drafts += report.drafts ? 1 : 0;
     if (report.failures.empty()) continue;
@@ -79,8 +87,9 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < std::min(report.failures.size(), most_lines); ++i)
       fmt::print("mix {}: {}\n", seed, report.failures[i]);
     if (report.failures.size() > most_lines) fmt::print("mix {}: {} failures in all\n", seed, report.failures.size());
-    fmt::print("again: {} --seed {} --tensor-parallel-size {} --decode-context-parallel-size {}\n", argv[0], seed,
-               options.ranks.tensor_parallel_size, options.ranks.decode_context_parallel_size);
+    fmt::print("again: {} --seed {} --tensor-parallel-size {} --decode-context-parallel-size {}{}{}\n", argv[0], seed,
+               options.ranks.tensor_parallel_size, options.ranks.decode_context_parallel_size,
+               type ? " --kv-cache-dtype " : "", options.cache_type);
   }
   fmt::print(
       "{} mixes, {} failed: {} requests, {} tokens, {} steps, {} prompt tokens reused, {} given back, {} evicted\n",

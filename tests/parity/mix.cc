@@ -39,6 +39,19 @@ void size_steps(Random& random, forward::Capacity& c) {
   c.max_logit_rows = c.slots + static_cast<int32_t>(c.slots * drafts + random.below(3));
 }
 
+// Of half of the mixes another than f32 and bf16; NVFP4 with scales as if calibrated, or each row's own.
+void draw_cache_type(uint64_t seed, const ModelFacts& facts, std::optional<forward::CacheType> type,
+                     forward::Capacity& c) {
+  using model::CacheType;
+  Random random(seed * 0x9E3779B97F4A7C15ULL + 2);
+  const auto drawn =
+      random.of(std::vector{CacheType::fp8, CacheType::fp8_row, CacheType::nvfp4, CacheType::bf16_fp8_index});
+  if (random.chance(50)) c.cache_type = drawn;
+  if (type) c.cache_type = *type;
+  if (c.cache_type == CacheType::nvfp4 && random.chance(50))
+    c.latent_scales.assign(static_cast<size_t>(facts.cached_layers), 0x1p-9f);
+}
+
 forward::Capacity make_capacity(Random& random, const ModelFacts& facts, bool nano) {
   forward::Capacity c;
   c.page_rows = facts.index_kpool << random.between(nano ? 2 : 0, 4);
@@ -196,12 +209,13 @@ std::string model_of_mix(uint64_t seed) {
   return seed % 10 == 9 || seed % 20 == 7 ? "nano" : seed % 10 == 4 ? "tinyB" : "tinyA";
 }
 
-Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts) {
+Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts, std::optional<forward::CacheType> type) {
   Random random(seed * 0x9E3779B97F4A7C15ULL + 1);
   Mix mix;
   mix.seed = seed;
   mix.model = model;
   mix.machine = make_machine(random, facts, model == "nano");
+  draw_cache_type(seed, facts, type, mix.machine.capacity);
   mix.drafting = draw_drafting(random, facts.has_mtp);
   if (mix.drafting.roomy) make_roomy(random, mix.machine);
   const std::vector<int32_t> common = random_tokens(random, random.between(3, 40), facts.vocab_size);

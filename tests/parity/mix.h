@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,12 +61,15 @@ struct Mix {
 struct ModelFacts {
   int32_t vocab_size = 0, index_kpool = 0;
   bool has_mtp = false;
+  int64_t cached_layers = 0;
   std::vector<int32_t> text = {};  // that the model knows how to go on with; may be empty
 };
 
 // Mix `seed`: three of twenty run on nano, two on tinyB, the others on tinyA.
 std::string model_of_mix(uint64_t seed);
-Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts);
+// With the caches of `type`, if one is given.
+Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts,
+             std::optional<forward::CacheType> type = {});
 
 // The request's rule, afresh; null: it has none.
 std::shared_ptr<engine::TokenRule> make_rule(const MixRequest& request, int32_t vocab_size);

@@ -386,8 +386,9 @@ LoadedWeights::LoadedWeights(const MixModel& model)
 }
 
 ModelFacts LoadedWeights::facts() const {
+  const int64_t dsa = std::count(shape.layer_types.begin(), shape.layer_types.end(), model::AttentionKind::dsa);
   return {static_cast<int32_t>(shape.vocab_size), static_cast<int32_t>(shape.index_kpool), weights.mtp.has_value(),
-          text};
+          dsa + shape.num_nextn_predict_layers, text};
 }
 
 void MixReport::add(const MixReport& report) {
@@ -414,11 +415,11 @@ const LoadedWeights& MixRunner::weights(const std::string& model) {
   return *loaded;
 }
 
-MixReport MixRunner::run(uint64_t seed, forward::Ranks ranks, bool spoil) {
+MixReport MixRunner::run(uint64_t seed, forward::Ranks ranks, bool spoil, std::optional<forward::CacheType> type) {
   try {
     const std::string model = model_of_mix(seed);
     const LoadedWeights& loaded = weights(model);
-    const Mix mix = make_mix(seed, model, loaded.facts());
+    const Mix mix = make_mix(seed, model, loaded.facts(), type);
     return Runner(mix, loaded, ranks, spoil).run();
   } catch (const std::exception& e) {
     MixReport report;

@@ -57,8 +57,9 @@ class MixRunner {
   explicit MixRunner(std::map<std::string, MixModel> models);  // by name
 
   // Runs the mix of this seed, together on these ranks and alone on one. Never throws: whatever goes wrong is a failure
-  // of the report. `spoil`: drafts are run as other tokens than those that are verified, which must be noticed.
-  MixReport run(uint64_t seed, forward::Ranks ranks, bool spoil = false);
+  // of the report. `spoil`: drafts are run as other tokens than those that are verified, which must be noticed. `type`:
+  // of the caches; none: what the mix draws.
+  MixReport run(uint64_t seed, forward::Ranks ranks, bool spoil = false, std::optional<forward::CacheType> type = {});
 
  private:
   const LoadedWeights& weights(const std::string& model);

@@ -60,13 +60,12 @@ struct Lane {
     const int64_t row_bytes = a.latent.row_bytes();
     int64_t n = 0;
     for_keys(a, row, leaf, [&](int64_t entry, int64_t index) {
-      const std::byte* stored =
-          a.latent.data + (a.latent.page_table[entry] * a.latent.rows_of_page + index) * row_bytes;
+      const int64_t place = a.latent.page_table[entry] * a.latent.rows_of_page + index;
       if (a.latent.element == CacheElement::f32) {
-        keys[n++] = reinterpret_cast<const float*>(stored);
+        keys[n++] = reinterpret_cast<const float*>(a.latent.data + place * row_bytes);
       } else {
         float* key = decoded + n * a.kv_lora_rank;
-        kernels().decode_bf16(stored, a.kv_lora_rank, key);
+        a.latent.load_place(place, key);
         keys[n++] = key;
       }
     });

@@ -220,7 +220,8 @@ TEST(SparseAttend, LeavesApartGiveTheSameBits) {
   device::Threads threads(3);
   Random random(6);
   for (const int64_t rows_of_page : {16, 100, 256}) {
-    for (const CacheElement element : {CacheElement::f32, CacheElement::bf16}) {
+    for (const CacheElement element : {CacheElement::f32, CacheElement::bf16, CacheElement::latent_fp8,
+                                       CacheElement::latent_fp8_row, CacheElement::latent_nvfp4}) {
       for (const int64_t heads : {0, 1, 2, 13}) {
         Problem p = make_problem(random, heads, 40, 700,
                                  {some_tokens(random, 0, 700, 90),
@@ -249,20 +250,42 @@ TEST(SparseAttend, SmallPagesAreOtherLeaves) {
   for (const float value : attend(threads, p)) EXPECT_EQ(value, 0.5f);
 }
 
-// bf16 rows: the attention of rows that have been rounded, bit for bit.
-TEST(SparseAttend, Bf16RowsAreTheRoundedRows) {
+// ‖x − y‖ / ‖y‖
+double relative_error(const std::vector<float>& x, const std::vector<float>& y) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    error += std::pow(static_cast<double>(x[i]) - y[i], 2);
+    size += std::pow(static_cast<double>(y[i]), 2);
+  }
+  return std::sqrt(error / size);
+}
+
+// Stored rows: the attention of rows that have been rounded, bit for bit, and near that of the exact rows. The limits
+// are the formats' own errors on normal values (spec/quantization.md 5.3, 5.4: 0.026 and 0.095; one power of two a row
+// costs a little more), which the scores' errors add to.
+TEST(SparseAttend, StoredRowsAreTheRoundedRows) {
   device::Threads threads(2);
   Random random(8);
-  for (const int64_t rank : {20, 72, 512}) {
-    Problem p = make_problem(random, 3, rank, 600, {some_tokens(random, 0, 600, 80), {599}});
-    Problem stored = p;
-    stored.element = CacheElement::bf16;
-    const std::vector<float> exact = attend(threads, p);
-    Call call(threads, stored, 3);
-    for (int64_t t = 0; t < p.tokens; ++t) call.a.latent.load(t, p.latent.data() + t * rank);
-    const std::vector<float> rounded = attend(threads, p);
-    EXPECT_TRUE(test::same_bits(attend(threads, stored), rounded)) << rank;
-    EXPECT_FALSE(test::same_bits(rounded, exact)) << rank;
+  struct Format {
+    CacheElement element;
+    double least, most;
+  };
+  for (const Format& format :
+       {Format{CacheElement::bf16, 1e-4, 0.005}, Format{CacheElement::latent_fp8, 0.01, 0.06},
+        Format{CacheElement::latent_fp8_row, 0.01, 0.06}, Format{CacheElement::latent_nvfp4, 0.04, 0.2}}) {
+    for (const int64_t rank : {20, 72, 512}) {
+      Problem p = make_problem(random, 3, rank, 600, {some_tokens(random, 0, 600, 80), {599}});
+      Problem stored = p;
+      stored.element = format.element;
+      const std::vector<float> exact = attend(threads, p);
+      Call call(threads, stored, 3);
+      for (int64_t t = 0; t < p.tokens; ++t) call.a.latent.load(t, p.latent.data() + t * rank);
+      const std::vector<float> rounded = attend(threads, p);
+      EXPECT_TRUE(test::same_bits(attend(threads, stored), rounded)) << name_of(format.element) << rank;
+      const double error = relative_error(rounded, exact);
+      EXPECT_GT(error, format.least) << name_of(format.element) << rank;
+      EXPECT_LT(error, format.most) << name_of(format.element) << rank;
+    }
   }
 }
 

@@ -14,16 +14,17 @@ struct IndexSelect {
   int64_t heads = 0, dim = 0, kpool = 0;
   int64_t budget = 0;  // pools: index_topk / index_kpool
   int64_t position = 0, rows = 0;
-  const float* q = nullptr;       // [rows, heads·dim]
-  float* head_weights = nullptr;  // [rows, heads] weights_proj x; scaled in place by heads^-0.5
-  PagedPlane pooled;              // row p = key of pool p
-  int64_t max_pools = 0;          // capacity of a score row: pools that are here
-  float* scores = nullptr;        // scratch [threads, max_pools]
-  int32_t* order = nullptr;       // scratch [threads, max_pools]
-  int32_t* selected = nullptr;    // out [rows, max_selected] token positions, ascending
-  int64_t max_selected = 0;       // (budget + 1)·kpool − 1
-  int32_t* counts = nullptr;      // out [rows]
-  float* gaps = nullptr;          // optional out [rows]: score distance at the cut, +inf where nothing was cut
+  float* q = nullptr;  // [rows, heads·dim]; against FP8 keys rotated and rounded in place (spec 4.6)
+  float* head_weights =
+      nullptr;                  // [rows, heads] weights_proj x; scaled in place by heads^-0.5 (and the queries' scales)
+  PagedPlane pooled;            // row p = key of pool p
+  int64_t max_pools = 0;        // capacity of a score row: pools that are here
+  float* scores = nullptr;      // scratch [threads, max_pools]
+  int32_t* order = nullptr;     // scratch [threads, max_pools]
+  int32_t* selected = nullptr;  // out [rows, max_selected] token positions, ascending
+  int64_t max_selected = 0;     // (budget + 1)·kpool − 1
+  int32_t* counts = nullptr;    // out [rows]
+  float* gaps = nullptr;        // optional out [rows]: score distance at the cut, +inf where nothing was cut
 };
 void index_select(device::Threads& threads, const IndexSelect& args);
 

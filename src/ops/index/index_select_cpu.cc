@@ -15,22 +15,38 @@ namespace {
 // Pools that the row at position t sees.
 int64_t pools_seen(const IndexSelect& a, int64_t t) { return (t + 1) / a.kpool; }
 
+// The keys of pools first … first + n − 1 of one page as they are stored, or decoded into `buffer`.
+constexpr int64_t key_buffer = 16384;  // values
+Matrix keys_of(const IndexSelect& a, int64_t first, int64_t n, float* buffer) {
+  Matrix keys;
+  keys.out_features = n;
+  keys.in_features = keys.leaf_columns = a.dim;
+  if (is_plain(a.pooled.element)) {
+    keys.format = a.pooled.element == CacheElement::bf16 ? WeightFormat::bf16 : WeightFormat::f32;
+    keys.data = a.pooled.row(first);
+    return keys;
+  }
+  const int64_t place = a.pooled.place(first);
+  for (int64_t i = 0; i < n; ++i) a.pooled.load_place(place + i, buffer + i * a.dim);
+  keys.format = WeightFormat::f32;
+  keys.data = reinterpret_cast<const std::byte*>(buffer);
+  return keys;
+}
+
 // scores[i] = Σ_h w[h]·relu(dim^-0.5·(q_h·K_p)), heads ascending, for the i-th pool p < pools that is here; returns
 // their number.
 int64_t score_row(const IndexSelect& a, const float* q, const float* weights, int64_t pools, float* scores) {
   const Kernels& k = kernels();
   const float factor = 1.0f / std::sqrt(static_cast<float>(a.dim));
   const int64_t page = a.pooled.rows_of_page;
+  const int64_t most = is_plain(a.pooled.element) ? page : std::max<int64_t>(1, key_buffer / a.dim);  // pools at a time
   float dots[max_tile_rows * page_rows];
+  alignas(64) float decoded[key_buffer];
   int64_t count = 0;
-  for (int64_t first = a.pooled.rank * page; first < pools; first += a.pooled.ranks * page) {
-    const int64_t n = std::min(page, pools - first);
+  for (int64_t first = a.pooled.rank * page; first < pools;) {
+    const int64_t in_page = page - first % page, n = std::min({in_page, pools - first, most});
     std::fill_n(scores + count, n, 0.0f);
-    Matrix keys;
-    keys.format = a.pooled.element == CacheElement::bf16 ? WeightFormat::bf16 : WeightFormat::f32;
-    keys.data = a.pooled.row(first);
-    keys.out_features = n;
-    keys.in_features = keys.leaf_columns = a.dim;
+    const Matrix keys = keys_of(a, first, n, decoded);
     for (int64_t head = 0; head < a.heads; head += max_tile_rows) {
       MatmulTile t;
       t.w = &keys;
@@ -46,13 +62,27 @@ int64_t score_row(const IndexSelect& a, const float* q, const float* weights, in
         k.relu_accumulate(weights[head + h], factor, dots + h * n, n, scores + count);
     }
     count += n;
+    first += n == in_page ? n + (a.pooled.ranks - 1) * page : n;
   }
   return count;
+}
+
+// A row's queries as FP8 keys want them: each head rotated and rounded, its scale in the head's weight.
+void quantize_queries(const IndexSelect& a, float* q, float* weights) {
+  const quant::CacheRecord key = a.pooled.record();
+  std::byte codes[1024];
+  for (int64_t h = 0; h < a.heads; ++h, q += a.dim) {
+    quant::rotate_index(q, a.dim);
+    weights[h] *= quant::quantize_rotated(q, a.dim, codes);
+    const float one = 1.0f;
+    quant::decode_record(key, codes, reinterpret_cast<const std::byte*>(&one), q);
+  }
 }
 
 int64_t score_row(const IndexSelect& a, int64_t row, float* scores) {
   float* weights = a.head_weights + row * a.heads;
   kernels().scale(weights, 1.0f / std::sqrt(static_cast<float>(a.heads)), a.heads, weights);
+  if (!is_plain(a.pooled.element)) quantize_queries(a, a.q + row * a.heads * a.dim, weights);
   return score_row(a, a.q + row * a.heads * a.dim, weights, pools_seen(a, a.position + row), scores);
 }
 

@@ -44,15 +44,18 @@ struct Found {
 // pages.
 struct Call {
   std::vector<int32_t> page_table, order, selected, counts;
-  std::vector<float> pool, weights, scores, gaps;
+  std::vector<float> pool, scales, q, weights, scores, gaps;
   IndexSelect a;
 
-  Call(const device::Threads& threads, const Problem& p, int32_t rank = 0, int32_t ranks = 1) : weights(p.weights) {
+  Call(const device::Threads& threads, const Problem& p, int32_t rank = 0, int32_t ranks = 1)
+      : q(p.q), weights(p.weights) {
     const int64_t rows_of_page = p.token_rows / p.kpool, pages = p.pools() / rows_of_page + 1;
     for (int64_t i = 0; i < pages; ++i)
       page_table.push_back(i % ranks == rank ? static_cast<int32_t>(2 * (pages - i)) : 0);
     pool = test::unwritten((2 * pages + 1) * rows_of_page * p.dim);
     a.pooled = {reinterpret_cast<std::byte*>(pool.data()), page_table.data(), rows_of_page, p.dim, p.element};
+    scales = test::unwritten((2 * pages + 1) * rows_of_page);
+    a.pooled.scales = reinterpret_cast<std::byte*>(scales.data());
     a.pooled.rank = rank;
     a.pooled.ranks = ranks;
     for (int64_t i = 0; i < p.pools(); ++i) {
@@ -64,7 +67,7 @@ struct Call {
     a.budget = p.budget;
     a.position = p.position;
     a.rows = p.rows;
-    a.q = p.q.data();
+    a.q = q.data();
     a.head_weights = weights.data();
     a.max_pools = std::max(p.pools() + 1, 2 * (p.budget + 1));
     scores = test::unwritten(threads.count() * a.max_pools);
@@ -323,14 +326,91 @@ TEST(IndexSelect, Bf16KeysAreTheRoundedKeys) {
   }
 }
 
+// FP8 keys: queries are rotated and rounded as keys are, their scale goes into the head's weight (spec/model.md 4.6).
+// Expected: the choice among the rounded keys by the rounded queries, in double.
+Problem rounded_as_fp8(const Problem& p) {
+  Problem r = p;
+  const quant::CacheRecord record = quant::cache_record(quant::RecordKind::index_fp8, p.dim);
+  std::vector<std::byte> codes(static_cast<size_t>(p.dim)), scale(4);
+  for (std::vector<float>* all : {&r.keys, &r.q}) {
+    for (size_t at = 0; at < all->size(); at += static_cast<size_t>(p.dim)) {
+      quant::encode_record(record, all->data() + at, 0, codes.data(), scale.data());
+      quant::decode_record(record, codes.data(), scale.data(), all->data() + at);
+    }
+  }
+  return r;
+}
+
+TEST(IndexSelect, Fp8KeysAndQueriesAreRotatedAndRounded) {
+  device::Threads threads(2);
+  Random random(16);
+  int cut = 0;
+  for (const int64_t dim : {32, 128}) {
+    for (int trial = 0; trial < 12; ++trial) {
+      Problem p = make_problem(random, 4, dim, 4, 6, 200, 3);
+      p.element = CacheElement::index_fp8;
+      const Found stored = select(threads, p);
+      const Problem rounded = rounded_as_fp8(p);
+      for (int64_t row = 0; row < p.rows; ++row) {
+        double gap = 0;
+        const std::vector<int32_t> expected = select_double(rounded, row, &gap);
+        EXPECT_NEAR(stored.gaps[static_cast<size_t>(row)], gap, 1e-5);
+        if (gap < 1e-5) continue;
+        ++cut;
+        EXPECT_EQ(stored.selected[static_cast<size_t>(row)], expected) << trial;
+      }
+    }
+  }
+  EXPECT_GT(cut, 60) << "the comparison was empty";
+}
+
+// The rotation cancels: FP8 scores are those of the exact keys up to the rounding of e4m3.
+TEST(IndexSelect, Fp8ScoresAreNearTheExactOnes) {
+  device::Threads threads(1);
+  Random random(17);
+  double worst = 0, largest = 0;
+  for (int trial = 0; trial < 20; ++trial) {
+    Problem p = make_problem(random, 1, 128, 4, 1, 11, 1);  // two of three pools are left out
+    std::fill(p.weights.begin(), p.weights.end(), 1.0f);
+    const Found exact = select(threads, p);
+    p.element = CacheElement::index_fp8;
+    const Found stored = select(threads, p);
+    worst = std::max(worst, static_cast<double>(std::abs(stored.gaps[0] - exact.gaps[0])));
+    largest = std::max(largest, static_cast<double>(exact.gaps[0]));
+  }
+  EXPECT_LT(worst, 0.2) << "scores have a deviation of about 1";
+  EXPECT_GT(worst, 1e-6);
+  EXPECT_GT(largest, 0.5);
+}
+
+TEST(IndexSelect, Fp8DoesNotDependOnRowsThreadsAndPages) {
+  Random random(18);
+  Problem p = make_problem(random, 3, 64, 4, 5, 1500, 40);
+  p.element = CacheElement::index_fp8;
+  device::Threads one(1), three(3);
+  const Found all = select(three, p);
+  for (const int64_t token_rows : {4, 16, 64}) {
+    Problem small = p;
+    small.token_rows = token_rows;
+    EXPECT_EQ(select(one, small).selected, all.selected) << token_rows;
+    EXPECT_TRUE(test::same_bits(select(one, small).gaps, all.gaps)) << token_rows;
+  }
+  Problem last = p;
+  last.position += p.rows - 1;
+  last.rows = 1;
+  last.q.assign(p.q.end() - 3 * 64, p.q.end());
+  last.weights.assign(p.weights.end() - 3, p.weights.end());
+  EXPECT_EQ(select(one, last).selected[0], all.selected.back());
+}
+
 TEST(IndexSelect, RanksChooseWhatOneRankChooses) {
   device::Threads threads(3);
   Random random(7);
   for (const int64_t token_rows : {4, 16, 48, 256}) {
-    for (const CacheElement element : {CacheElement::f32, CacheElement::bf16}) {
+    for (const CacheElement element : {CacheElement::f32, CacheElement::bf16, CacheElement::index_fp8}) {
       for (const int64_t budget : {1, 6, 40}) {
         for (const int64_t position : {0, 30, 161, 700}) {
-          Problem p = make_problem(random, 3, 24, 4, budget, position, 9);
+          Problem p = make_problem(random, 3, 32, 4, budget, position, 9);
           p.token_rows = token_rows;
           p.element = element;
           const Found one = select(threads, p), two = select_by_ranks(threads, p);

@@ -35,6 +35,19 @@ void pool_piece(const float* const* keys, const float* const* gates, const float
   }
 }
 
+// Plain values piece by piece; a record that the whole key makes, as one.
+void store_pool(const IndexStore& a, const float* const* keys, const float* const* gates, int64_t pool) {
+  constexpr int64_t widest = 1024;  // of keys in such a record (quant/cache_records.h)
+  float key[widest];
+  const bool plain = is_plain(a.pooled.element);
+  for (int64_t d = 0; d < a.dim; d += piece) {
+    const int64_t n = std::min(piece, a.dim - d);
+    pool_piece(keys, gates, a.ape, a.kpool, a.dim, d, n, plain ? key : key + d);
+    if (plain) a.pooled.store(pool, d, n, key);
+  }
+  if (!plain) a.pooled.store(pool, key);
+}
+
 }  // namespace
 
 void index_key_norm(const float* x, const float* weight, const float* bias, int64_t dim, float* y) {
@@ -66,12 +79,7 @@ void index_store(device::Threads& threads, const IndexStore& a) {
         keys[static_cast<size_t>(j)] = (here ? a.key : a.ring_key) + offset;
         gates[static_cast<size_t>(j)] = (here ? a.gate : a.ring_gate) + offset;
       }
-      for (int64_t d = 0; d < a.dim; d += piece) {
-        const int64_t n = std::min(piece, a.dim - d);
-        float key[piece];
-        pool_piece(keys.data(), gates.data(), a.ape, a.kpool, a.dim, d, n, key);
-        a.pooled.store(pool, d, n, key);
-      }
+      store_pool(a, keys.data(), gates.data(), pool);
     }
   });
   for (int64_t row = std::max<int64_t>(0, a.rows - a.ring_rows); row < a.rows; ++row) {

@@ -35,7 +35,7 @@ Sequence make_sequence(Random& random, int64_t dim, int64_t kpool, int64_t rows,
 // What the steps of one stream write; pages lie in a scrambled order.
 struct Store {
   int64_t ring_rows;
-  std::vector<float> ring_key, ring_gate, pool;
+  std::vector<float> ring_key, ring_gate, pool, scales;
   std::vector<int32_t> page_table;
   CacheElement element = CacheElement::f32;
   int32_t rank = 0, ranks = 1;
@@ -45,11 +45,13 @@ struct Store {
     const int64_t pages = (s.rows + page_rows - 1) / page_rows;
     for (int64_t p = 0; p < pages; ++p) page_table.push_back(static_cast<int32_t>((p * 5 + 3) % (pages * 5 + 1)));
     pool = test::unwritten((pages * 5 + 1) * (page_rows / s.kpool) * s.dim);
+    scales = test::unwritten((pages * 5 + 1) * (page_rows / s.kpool));
   }
 
   PagedPlane plane(const Sequence& s) {
     return {
-        reinterpret_cast<std::byte*>(pool.data()), page_table.data(), page_rows / s.kpool, s.dim, element, rank, ranks};
+        reinterpret_cast<std::byte*>(pool.data()),  page_table.data(), page_rows / s.kpool, s.dim, element, rank, ranks,
+        reinterpret_cast<std::byte*>(scales.data())};
   }
 
   void step(device::Threads& threads, const Sequence& s, int64_t first, int64_t rows) {
@@ -208,6 +210,29 @@ TEST(IndexStore, Bf16KeysAreRoundedWhenStored) {
     one.store(0, &keys[i]);
     one.load(0, &expected);
     ASSERT_TRUE(same_bits(found[i], expected)) << i;
+  }
+}
+
+// FP8 keys are records of the whole key, made from the exact one: codes in one plane, scales in the other.
+TEST(IndexStore, Fp8KeysAreRecordsOfTheExactKeys) {
+  device::Threads threads(2);
+  Random random(14);
+  for (const int64_t dim : {32, 128, 256}) {
+    const Sequence s = make_sequence(random, dim, 4, 700);
+    Store exact(s, 8), stored(s, 8);
+    stored.element = CacheElement::index_fp8;
+    exact.step(threads, s, 0, s.rows);
+    for (int64_t first = 0; first < s.rows; first += 7) stored.step(threads, s, first, 7);
+    const std::vector<float> keys = exact.pooled(s);
+    const PagedPlane plane = stored.plane(s);
+    const quant::CacheRecord record = quant::cache_record(quant::RecordKind::index_fp8, dim);
+    ASSERT_EQ(plane.row_bytes(), dim);
+    std::vector<std::byte> codes(static_cast<size_t>(dim)), scale(4);
+    for (int64_t pool = 0; pool < s.pools(); ++pool) {
+      quant::encode_record(record, keys.data() + pool * dim, 0, codes.data(), scale.data());
+      ASSERT_TRUE(std::equal(codes.begin(), codes.end(), plane.row(pool))) << pool;
+      ASSERT_TRUE(std::equal(scale.begin(), scale.end(), plane.scales + 4 * plane.place(pool))) << pool;
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// Rows of a plane from and to fp32.
+// Rows of a plane from and to fp32. Plain values are stored here, where pieces of rows are; other records by quant/.
 #include <bit>
 #include <cstring>
 
@@ -17,6 +17,14 @@ uint16_t nearest_bf16(float x) {
 
 }  // namespace
 
+void PagedPlane::store(int64_t index, const float* values) const {
+  if (is_plain(element)) return store(index, 0, width, values);
+  const quant::CacheRecord stored = record();
+  const int64_t at = place(index);
+  quant::encode_record(stored, values, outer_scale, data + at * stored.plane_bytes[0],
+                       scales + at * stored.plane_bytes[1]);
+}
+
 void PagedPlane::store(int64_t index, int64_t first, int64_t count, const float* values) const {
   std::byte* to = row(index) + first * element_bytes(element);
   if (element == CacheElement::f32) {
@@ -29,12 +37,13 @@ void PagedPlane::store(int64_t index, int64_t first, int64_t count, const float*
   }
 }
 
-void PagedPlane::load(int64_t index, float* values) const {
-  if (element == CacheElement::f32) {
-    std::memcpy(values, row(index), static_cast<size_t>(row_bytes()));
-  } else {
-    kernels().decode_bf16(row(index), width, values);
-  }
+void PagedPlane::load(int64_t index, float* values) const { load_place(place(index), values); }
+
+void PagedPlane::load_place(int64_t at, float* values) const {
+  const quant::CacheRecord stored = record();
+  const std::byte* from = data + at * stored.plane_bytes[0];
+  if (element == CacheElement::bf16) return kernels().decode_bf16(from, width, values);
+  quant::decode_record(stored, from, scales + at * stored.plane_bytes[1], values);
 }
 
 }  // namespace tandem::ops

@@ -67,6 +67,52 @@ TEST(PagedPlane, APageIsHeldByTheRankOfItsEntry) {
   EXPECT_FALSE(plane.holds(8));
 }
 
+// What a row is stored as is the record's business (quant/cache_records_test.cc); where it lies, and that nothing else
+// is touched, the plane's.
+TEST(PagedPlane, RecordsLieWhereTheTableSays) {
+  for (const CacheElement element :
+       {CacheElement::latent_fp8, CacheElement::latent_fp8_row, CacheElement::latent_nvfp4, CacheElement::index_fp8}) {
+    Pool pool({3, 1, 2}, 4, 32, element);
+    std::vector<std::byte> scales(4 * 4 * 4);
+    pool.plane.scales = scales.data();
+    const quant::CacheRecord record = quant::cache_record(element, 32);
+    EXPECT_EQ(pool.plane.row_bytes(), record.plane_bytes[0]);
+    test::Random random(3);
+    const std::vector<float> values = random.normals(12 * 32);
+    for (int64_t i = 0; i < 12; ++i) pool.plane.store(i, values.data() + 32 * i);
+    for (int64_t i = 0; i < 12; ++i) {
+      std::vector<std::byte> plane0(static_cast<size_t>(record.plane_bytes[0])), plane1(4);
+      quant::encode_record(record, values.data() + 32 * i, 0, plane0.data(), plane1.data());
+      const int64_t place = pool.table[static_cast<size_t>(i / 4)] * 4 + i % 4;
+      EXPECT_EQ(pool.plane.place(i), place);
+      EXPECT_TRUE(std::equal(plane0.begin(), plane0.end(), pool.bytes.data() + place * record.plane_bytes[0]));
+      if (record.plane_bytes[1] > 0) {
+        EXPECT_TRUE(std::equal(plane1.begin(), plane1.end(), scales.data() + 4 * place));
+      }
+      std::vector<float> expected(32), found(32);
+      quant::decode_record(record, plane0.data(), plane1.data(), expected.data());
+      pool.plane.load(i, found.data());
+      EXPECT_EQ(found, expected);
+    }
+    EXPECT_TRUE(std::all_of(pool.bytes.begin(), pool.bytes.begin() + 4 * record.plane_bytes[0], [](std::byte b) {
+      return b == std::byte{0};
+    })) << "page 0 was not asked for";
+  }
+}
+
+TEST(PagedPlane, ACalibratedScaleIsStored) {
+  Pool pool({0}, 1, 16, CacheElement::latent_nvfp4);
+  pool.plane.outer_scale = 0x1p-9f;
+  // The worked example of spec/quantization.md 5.4.
+  const float values[16] = {0.11f, -0.52f, 0.9f,   1.37f, -2.2f, 0.03f,  0.75f, -0.26f,
+                            0,     0.61f,  -1.05f, 0.4f,  3.1f,  -0.18f, 0.33f, -0.7f};
+  pool.plane.store(0, values);
+  std::vector<float> back(16);
+  pool.plane.load(0, back.data());
+  EXPECT_EQ(back,
+            (std::vector<float>{0, -0.5f, 1, 1.5f, -2, 0, 0.75f, -0.25f, 0, 0.5f, -1, 0.5f, 3, -0.25f, 0.25f, -0.75f}));
+}
+
 TEST(PagedPlane, Bf16RoundsToNearestTiesToEven) {
   const float ulp = 0x1p-7f;  // of bf16 at 1
   EXPECT_EQ(through(1.0f), 1.0f);
