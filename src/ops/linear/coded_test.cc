@@ -12,6 +12,7 @@
 #include "ops/linear/multiply.h"
 #include "ops/test_random.h"
 #include "quant/exl3_tile.h"
+#include "quant/fp8.h"
 
 namespace tandem::ops {
 namespace {
@@ -93,6 +94,59 @@ TEST(CodedExl3, PanelsOfEveryWidthOnEveryLevel) {
                 << bits << " bits, level " << static_cast<int>(level);
       }
     }
+  }
+}
+
+// One weight at a time, out of a row of 32: all codes under all scales, NaN too.
+TEST(CodedNvfp4, AllCodesAndScalesOnEveryLevel) {
+  const KeepLevel keep;
+  std::vector<std::byte> codes(127 * 16), scales(127 * 2);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(2 * i % 16 | (2 * i + 1) % 16 << 4);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::byte>(i / 2);
+  Matrix m;
+  m.format = WeightFormat::nvfp4;
+  m.data = codes.data();
+  m.block_scales = scales.data();
+  m.out_features = 127;
+  m.in_features = m.leaf_columns = 32;
+  m.outer_scale = 0.37f;
+  for (const SimdLevel level : levels()) {
+    use_simd_level(level);
+    for (const bool high_first : {false, true}) {
+      m.high_nibble_first = high_first;
+      for (size_t k = 0; k < 32; ++k) {
+        std::array<float, 32> x{};
+        x[k] = 1;
+        std::array<float, 127> y{};
+        multiply({&m, 0, 127, 0, 32, x.data(), 32, 1, y.data(), 127});
+        for (size_t o = 0; o < 127; ++o)
+          ASSERT_EQ(y[o], quant::e2m1_values[(high_first ? k ^ 1 : k) % 16] * quant::e4m3_values[o] * 0.37f)
+              << "code " << k % 16 << " scale " << o << " level " << static_cast<int>(level);
+      }
+    }
+  }
+}
+
+TEST(CodedFp8, AllCodesOnEveryLevel) {
+  const KeepLevel keep;
+  std::vector<std::byte> codes(256 * 32);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i / 32);
+  const std::array<float, 2> scales = {0.37f, 1e-3f};
+  Matrix m;
+  m.format = WeightFormat::fp8_block;
+  m.data = codes.data();
+  m.block_scales = reinterpret_cast<const std::byte*>(scales.data());
+  m.out_features = 256;
+  m.in_features = m.leaf_columns = 32;
+  for (const SimdLevel level : levels()) {
+    use_simd_level(level);
+    std::array<float, 32> x{};
+    x[7] = 1;
+    std::array<float, 256> y{};
+    multiply({&m, 0, 256, 0, 32, x.data(), 32, 1, y.data(), 256});
+    for (size_t o = 0; o < 256; ++o)
+      ASSERT_TRUE(same_bits(y[o] + 0.0f, quant::e4m3_values[o] * scales[o / 128] + 0.0f))
+          << "code " << o << " level " << static_cast<int>(level);
   }
 }
 

@@ -3,10 +3,9 @@
 
 #include <type_traits>
 
-#include "ops/simd/fp8.h"
+#include "ops/simd/coded.inl.h"
 #include "ops/simd/kernels.h"
 #include "ops/simd/vec16.h"
-#include "quant/nvfp4.h"
 
 namespace tandem::ops::TANDEM_SIMD_LEVEL {
 
@@ -23,7 +22,6 @@ constexpr int row_block = 1;
 #endif
 
 constexpr int64_t prefetch_bytes = 4096;
-constexpr int64_t group = 32;  // values of a step
 
 // How a step of 32 weights and their 32 values become two vectors each. BF16 and what is decoded from FP8 use the order
 // of Pair, fp32 rows their natural order; zeros fill the last step of a slice.
@@ -196,52 +194,13 @@ static inline void add_slice(const std::byte* const* w, int64_t outputs, const f
   }
 }
 
-// Matrix::stride(), which must not be called here: it is inline in a shared namespace (vec16.h).
-static inline int64_t stored_columns(const Matrix& w) { return w.row_stride == 0 ? w.in_features : w.row_stride; }
-
-static inline void decode_fp8(const Matrix& w, int64_t output, int64_t column, int64_t n, float* out) {
-  const int64_t scale_row = (w.block_row + output) / 128;
-  const int64_t columns = (stored_columns(w) + 127) / 128, first = w.first_column + column;
-  const std::byte* codes = w.data + output * stored_columns(w) + column;
-  for (int64_t k = 0; k < n; ++k) {
-    float scale;
-    std::memcpy(&scale, w.block_scales + 4 * (scale_row * columns + (first + k) / 128), 4);
-    out[k] = fp8_e4m3_values[static_cast<uint8_t>(codes[k])] * scale;
-  }
-}
-
-// Whether weights are always decoded into a panel first.
-static inline bool is_coded(const Matrix& w) {
-  return w.format == WeightFormat::fp8_block || w.format == WeightFormat::nvfp4;
-}
-
-// Up to a step of 32 values; `column` is a multiple of 16 of the stored matrix.
-static inline void decode_nvfp4(const Matrix& w, int64_t output, int64_t column, int64_t n, float* out) {
-  const int64_t first = output * stored_columns(w) + column;
-  const int even = w.high_nibble_first ? 4 : 0, odd = 4 - even;
-  for (int64_t k = 0; k < n; k += quant::nvfp4_group) {
-    const float scale = fp8_e4m3_values[static_cast<uint8_t>(w.block_scales[(first + k) / quant::nvfp4_group])];
-    for (int64_t i = k; i < k + quant::nvfp4_group && i < n; i += 2) {
-      const int pair = static_cast<int>(w.data[(first + i) / 2]);
-      out[i] = quant::e2m1_values[pair >> even & 15] * scale * w.outer_scale;
-      out[i + 1] = quant::e2m1_values[pair >> odd & 15] * scale * w.outer_scale;
-    }
-  }
-}
-
 // The slice's weights as fp32 in `panel` (worth it when several row blocks use them, and always for what is coded).
 static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, int64_t n, float* panel) {
   for (int64_t k = 0; k < n; k += group) {
     const int64_t count = n - k < group ? n - k : group;
     Pair pair;
     if (is_coded(w)) {
-      float values[group] = {};
-      if (w.format == WeightFormat::fp8_block) {
-        decode_fp8(w, output, column + k, count, values);
-      } else {
-        decode_nvfp4(w, output, column + k, count, values);
-      }
-      pair = float_pair(values);
+      pair = coded_pair(w, output, column + k, count);
     } else {
       const std::byte* stored = w.data + (output * stored_columns(w) + column + k) * LoadBf16::bytes;
       __builtin_prefetch(stored + prefetch_bytes);
