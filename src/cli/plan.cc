@@ -191,7 +191,7 @@ int64_t memory_left(const PlanReport& report) {
 // What a rank allocates: of the CPU path as serve plans it; on GPUs with context rows of half of the drafter's heads.
 engine::PlannedBytes planned_bytes(const PlanReport& report, const PlanOptions& options, const model::Shape& shape) {
   const int threads = report.on_gpus ? 1 : engine::threads_of_rank(checked_threads(options.threads), report.ranks);
-  const engine::PlannedBytes bytes =
+  engine::PlannedBytes bytes =
       engine::text_model_bytes(shape, report.ranks, threads, report.row, report.drafting.drafter_shape());
   if (!report.on_gpus || !report.drafting.shape) return bytes;
   const model::DrafterShape& drafter = *report.drafting.shape;

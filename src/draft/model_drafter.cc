@@ -60,7 +60,7 @@ ModelDrafter::Slot& ModelDrafter::slot_of(int32_t slot) {
 
 // Row length − 1 is absorbed again: the stream that left its state may have gone on with another token.
 void ModelDrafter::start(int32_t slot, std::span<const int32_t>, int64_t length) {
-  slot_of(slot) = {.length = length, .last_step = length, .absorbed = std::max<int64_t>(0, length - 1)};
+  slot_of(slot) = {.length = length, .last_step = length, .absorbed = std::max<int64_t>(0, length - 1), .arms = arms_};
   if (options_.copy) copies_[static_cast<size_t>(slot)].reset();
 }
 
@@ -72,7 +72,10 @@ void ModelDrafter::verified(int32_t slot, const Proposal& proposal, int32_t trie
   const TimingTable& table = options_.table;
   const double drafting = mtp ? table.mtp_ms + std::max(0, proposal.count - 1) * table.mtp_step_ms : table.block_ms;
   const double ms = table.verify(tried + 1) + drafting + table.overhead_ms;
-  if (state.by_arms) state.arms.add(proposal.source, accepted + 1, ms);
+  if (state.by_arms) {
+    state.arms.add(proposal.source, accepted + 1, ms);
+    arms_.add(proposal.source, accepted + 1, ms);
+  }
   if (options_.policy.kind == Policy::Kind::joint)
     state.plain.add(accepted + 1, ms, table.verify(1) + table.overhead_ms);
 }

@@ -104,6 +104,7 @@ class ModelDrafter : public Drafter {
   std::vector<Slot> slots_;
   std::vector<CopyIndex> copies_;  // by slot; none without copies
   AcceptanceStatistics statistics_;
+  Arms arms_;  // of all streams' rounds: where a new stream begins
   int64_t invalid_drafts_ = 0, skipped_rows_ = 0;
 
   forward::Step step_;

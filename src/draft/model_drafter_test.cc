@@ -251,6 +251,11 @@ TEST(ModelDrafter, AutomaticLearnsTheBetterArm) {
   }
   EXPECT_GE(rounds[1], 45);
   EXPECT_GE(rounds[0], 5);  // probes
+  // The next stream begins with what this one found.
+  single.drafter.start(0, single.stream().ids, single.stream().length);
+  single.stream().absorbed = single.stream().length - 1;  // the last row once more, as of a stream that is resumed
+  single.propose();
+  EXPECT_EQ(single.proposal().source, Source::mtp);
 }
 
 TEST(ModelDrafter, ConfidencesLearnFromWhatBecameOfDrafts) {
