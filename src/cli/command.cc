@@ -27,7 +27,15 @@ void Command::add_load_options(LoadOptions& load) {
                    "Tokens of prompt and reply together; 0: what the memory allows");
   add_memory_option(load.kv_cache_memory);
   app_->add_option("--max-num-batched-tokens", load.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
+  app_->add_option("--kv-cache-dtype", load.kv_cache_dtype,
+                   "How token rows are stored: auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
+  add_kv_scales_option(load.kv_scales);
   add_drafting_options(load.drafting);
+}
+
+void Command::add_kv_scales_option(std::string& kv_scales) {
+  app_->add_option("--kv-scales", kv_scales,
+                   "Scales of nvfp4 rows: auto (those that tandem calibrate kv stored), none, or its FILE");
 }
 
 void Command::add_drafting_options(DraftingFlags& flags) {

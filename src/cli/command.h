@@ -31,6 +31,7 @@ class Command {
   const std::string& model() const { return model_; }
 
   void add_load_options(LoadOptions& load);
+  void add_kv_scales_option(std::string& kv_scales);
   void add_drafting_options(DraftingFlags& flags);
   void add_memory_option(int64_t& bytes);
   void add_sampling_options(SamplingOptions& sampling);

@@ -30,12 +30,14 @@ constexpr const char* program_help =
     "  generate         one prompt, one reply\n"
     "  inspect          what is in a model folder\n"
     "  plan             what a model needs on given devices\n"
+    "  quantize         write a model folder with weights in FP8 or NVFP4\n"
     "  eval skills      prompts with known answers\n"
     "  eval parity      compare with vectors of the reference implementation\n"
     "  eval acceptance  tokens that a step yields with a drafter\n"
     "  eval kld         how far a model's answers are from another's, position by position\n"
     "  eval ppl         perplexity over a text\n"
     "  calibrate timing measure what a round costs here, by which depths of drafts are chosen\n"
+    "  calibrate kv     measure the scales of nvfp4 token rows\n"
     "  bench replay     run a recorded list of steps again\n"
     "\n"
     "tandem COMMAND --help lists a command's options. tandem --version prints the version.\n"
@@ -52,8 +54,9 @@ constexpr const char* calibrate_help =
     "tandem calibrate - measurements that later starts go by\n"
     "\n"
     "  calibrate timing  what the pieces of a round cost on this machine\n"
+    "  calibrate kv      the largest values of token rows, for the scales of nvfp4\n"
     "\n"
-    "tandem calibrate timing --help lists its options.\n";
+    "tandem calibrate timing --help, and so on, lists their options.\n";
 
 constexpr const char* eval_help =
     "tandem eval - checks of a model\n"
@@ -81,12 +84,14 @@ const std::vector<Entry>& commands() {
                                           {{"generate"}, generate_command},
                                           {{"inspect"}, inspect_command},
                                           {{"plan"}, plan_command},
+                                          {{"quantize"}, quantize_command},
                                           {{"eval", "skills"}, eval_skills_command},
                                           {{"eval", "parity"}, eval_parity_command},
                                           {{"eval", "acceptance"}, eval_acceptance_command},
                                           {{"eval", "kld"}, eval_kld_command},
                                           {{"eval", "ppl"}, eval_ppl_command},
                                           {{"calibrate", "timing"}, calibrate_timing_command},
+                                          {{"calibrate", "kv"}, calibrate_kv_command},
                                           {{"bench", "replay"}, bench_replay_command}};
   return list;
 }

@@ -39,7 +39,7 @@ void add_plan_options(Command& command, PlanOptions& options) {
       ->default_str("");
   app.add_option("--gpu-memory-utilization", options.gpu_memory_utilization, "Share of a GPU's memory that is planned");
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
-                 "f32, bf16, fp8 or nvfp4; auto: f32 in host memory, bf16 on GPUs");
+                 "f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index; auto: f32 in host memory, bf16 on GPUs");
   app.add_option("--max-num-seqs", options.max_num_seqs, "Streams at a time");
   app.add_option("--max-model-len", options.max_model_len,
                  "Tokens of prompt and reply together; 0: what the memory allows");
@@ -84,6 +84,7 @@ void add_stream_options(Command& command, ServeOptions& options) {
       ->type_name("SIZE");
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
                  "auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
+  command.add_kv_scales_option(options.kv_scales);
   app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1, or 2: two ranks in this process");
   app.add_option("--decode-context-parallel-size", options.decode_context_parallel_size,
                  "1, or 2: each rank holds half of the token rows");
@@ -284,8 +285,6 @@ int calibrate_timing_command(const Words& words) {
   CalibrateOptions options;
   command.add_load_options(options.load);
   command.app().add_option("--max-num-seqs", options.load.max_num_seqs, "Streams at a time");
-  command.app().add_option("--kv-cache-dtype", options.load.kv_cache_dtype,
-                           "auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   command.app().add_option("--tensor-parallel-size", options.load.tensor_parallel_size,
                            "1, or 2: two ranks in this process");
   command.app().add_option("--decode-context-parallel-size", options.load.decode_context_parallel_size,

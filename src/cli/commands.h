@@ -20,6 +20,8 @@ int eval_acceptance_command(const Words& words);
 int eval_kld_command(const Words& words);
 int eval_ppl_command(const Words& words);
 int bench_replay_command(const Words& words);
+int quantize_command(const Words& words);
 int calibrate_timing_command(const Words& words);
+int calibrate_kv_command(const Words& words);
 
 }  // namespace tandem::cli

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/eval_quality.h"
+#include "cli/kv_scales.h"
 
 namespace tandem::cli {
 namespace {
@@ -20,6 +21,7 @@ void add_quality_options(Command& command, Options& options, const char* cache_h
       ->default_str("");
   app.add_option("--window", options.window, "Tokens that are read together; each window starts afresh");
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype, cache_help);
+  command.add_kv_scales_option(options.kv_scales);
   app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
   command.add_json_flag(options.json);
 }
@@ -69,6 +71,31 @@ int eval_ppl_command(const Words& words) {
   if (!command.parse(words)) return 0;
   options.model = command.model();
   return run_eval_ppl(options);
+}
+
+int calibrate_kv_command(const Words& words) {
+  Command command("tandem calibrate kv",
+                  "Measures the largest values of every layer's token rows over a text and stores the scales, which "
+                  "--kv-cache-dtype nvfp4 of this model then uses.",
+                  "  tandem calibrate kv\n  tandem calibrate kv path/to/model --text wikitext.txt --json\n");
+  CalibrateKvOptions options;
+  std::string cache_dir;
+  auto& app = command.app();
+  app.add_option("--text", options.text,
+                 "UTF-8 text, or JSONL with a text in each line's \"text\"; -: standard input; default: "
+                 "eval_text.jsonl of the model")
+      ->type_name("FILE")
+      ->default_str("");
+  app.add_option("--window", options.window, "Tokens that are read together; each window starts afresh");
+  app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
+  app.add_option("--cache-dir", cache_dir, "Where the scales are stored; default: ~/.cache/tandem")
+      ->type_name("DIR")
+      ->default_str("");
+  command.add_json_flag(options.json);
+  if (!command.parse(words)) return 0;
+  options.model = command.model();
+  options.cache_dir = cache_dir;
+  return run_calibrate_kv(options);
 }
 
 }  // namespace tandem::cli

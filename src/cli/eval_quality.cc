@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/drafting.h"
+#include "cli/kv_scales.h"
 #include "cli/loaded_model.h"
 #include "cli/progress_line.h"
 #include "cli/standard_io.h"
@@ -36,19 +38,29 @@ struct Model {
   forward::CacheType cache_type;
   model::Shape shape;
   text::Tokenizer tokenizer;
+  std::vector<float> latent_scales;
 
-  Model(const std::filesystem::path& given, const std::string& kv_cache_dtype)
+  Model(const std::filesystem::path& given, const std::string& kv_cache_dtype, const std::string& kv_scales)
       : folder(checked_folder(given)),
         dtype(kv_cache_dtype == "auto" ? "f32" : kv_cache_dtype),
         cache_type(cli::cache_type(kv_cache_dtype)),
         shape(model::read_shape(folder)),
-        tokenizer(text::Tokenizer::load(folder)) {}
+        tokenizer(text::Tokenizer::load(folder)),
+        latent_scales(read_scales(kv_scales)) {}
 
-  eval::QualitySide side() const { return {name_of(folder), dtype, {}, config_crc(folder)}; }
+  std::vector<float> read_scales(const std::string& kv_scales) const {
+    const model::Checkpoint checkpoint = model::Checkpoint::open(folder);
+    return stored_kv_scales(cache_type, kv_scales, {}, folder, checkpoint, shape, holds_mtp(checkpoint, shape));
+  }
+  eval::QualitySide side() const {
+    return {name_of(folder), latent_scales.empty() ? dtype : dtype + " (calibrated)", {}, config_crc(folder)};
+  }
   std::unique_ptr<eval::LogitSource> source(int64_t window, int threads) const {
-    return std::make_unique<eval::ModelLogits>(
-        folder,
-        eval::ModelLogitsOptions{.window = window, .chunk_rows = 0, .cache_type = cache_type, .threads = threads});
+    return std::make_unique<eval::ModelLogits>(folder, eval::ModelLogitsOptions{.window = window,
+                                                                                .chunk_rows = 0,
+                                                                                .cache_type = cache_type,
+                                                                                .latent_scales = latent_scales,
+                                                                                .threads = threads});
   }
 };
 
@@ -100,8 +112,9 @@ struct Sides {
     if (eval::is_capture(given)) capture = given;
     const bool has_student = !options.student.empty() || options.capture.empty();
     check_kld(options, !capture.empty(), has_student);
-    if (capture.empty()) teacher.emplace(given, "auto");
-    if (has_student) student.emplace(options.student.empty() ? given : options.student, options.kv_cache_dtype);
+    if (capture.empty()) teacher.emplace(given, "auto", "auto");
+    if (has_student)
+      student.emplace(options.student.empty() ? given : options.student, options.kv_cache_dtype, options.kv_scales);
     const Model& reads = student ? *student : *teacher;
     text = read_texts(options.text, reads.folder);
     windows = windows_of(text, reads, options.window);
@@ -188,7 +201,7 @@ int run_eval_kld(const KldCommandOptions& options) {
 
 int run_eval_ppl(const PplCommandOptions& options) {
   const int threads = checked_threads(options.threads);
-  const Model model(options.model, options.kv_cache_dtype);
+  const Model model(options.model, options.kv_cache_dtype, options.kv_scales);
   const Text text = read_texts(options.text, model.folder);
   const auto windows = windows_of(text, model, options.window);
   const auto source = model.source(options.window, threads);

@@ -14,6 +14,7 @@ struct KldCommandOptions {
   int64_t window = 2048;                // --window, tokens
   int32_t runs = 1;                     // --runs: each with models loaded anew
   std::string kv_cache_dtype = "auto";  // --kv-cache-dtype, of the student; the teacher's is f32
+  std::string kv_scales = "auto";       // --kv-scales, likewise
   int threads = 0;                      // --threads
   std::filesystem::path capture;        // --capture: file for the teacher's logits; empty: none
   std::filesystem::path svg;            // --svg: file for the picture; empty: none
@@ -29,6 +30,7 @@ struct PplCommandOptions {
   std::string text;             // --text; empty: eval_text.jsonl of the model folder; -: standard input
   int64_t window = 2048;
   std::string kv_cache_dtype = "auto";
+  std::string kv_scales = "auto";
   int threads = 0;
   bool json = false;
 };

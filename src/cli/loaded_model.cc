@@ -15,6 +15,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "cli/kv_scales.h"
 #include "engine/batch_engine.h"
 #include "engine/step_recording.h"
 #include "model/json_reader.h"
@@ -66,6 +67,11 @@ engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape, cons
                             .mtp = drafting.mtp,
                             .max_draft_rows = drafting.draft_rows(options.max_num_seqs),
                             .machine_memory = memory_beside(weights)});
+}
+
+engine::Plan with_scales(engine::Plan plan, std::vector<float> latent_scales) {
+  plan.capacity.latent_scales = std::move(latent_scales);
+  return plan;
 }
 
 std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shape& shape) {
@@ -235,7 +241,10 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       weights_(model::load_text_weights(checkpoint_, shape_)),
       drafting_(resolve_drafting(options.drafting, folder_, shape_, weights_.mtp.has_value())),
       drafter_files_(drafting_.shape ? std::make_unique<DrafterFiles>(drafting_) : nullptr),
-      plan_(plan_of(options, shape_, drafting_, checkpoint_.total_bytes() + drafter_bytes(drafting_))),
+      plan_(with_scales(
+          plan_of(options, shape_, drafting_, checkpoint_.total_bytes() + drafter_bytes(drafting_)),
+          stored_kv_scales(cache_type(options.kv_cache_dtype), options.kv_scales, options.drafting.cache_dir, folder_,
+                           checkpoint_, shape_, weights_.mtp.has_value()))),
       threads_(plan_.ranks * engine::threads_of_rank(options.threads, ranks_of(options))),
       table_(stored_table(options.drafting, calibration_key(), unmeasured_table(drafting_, shape_))),
       runner_(engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options), options.threads,

@@ -20,16 +20,16 @@
 namespace tandem::cli {
 
 struct LoadOptions {
-  std::filesystem::path model;         // a model folder; empty: default_model()
-  int threads = 0;                     // --threads, of each rank; 0: the cores divided among the ranks
-  int64_t max_model_len = 0;           // --max-model-len, tokens; 0: what config and pool allow
-  int64_t kv_cache_memory = 0;         // --kv-cache-memory, bytes; 0: 1 GiB
-  int32_t max_num_batched_tokens = 0;  // --max-num-batched-tokens; 0: 512
-  int32_t max_num_seqs = 1;            // --max-num-seqs: streams at a time
-  int64_t kept_states_memory = 0;      // --kept-states-memory, bytes; 0: nothing is kept
-  std::string kv_cache_dtype =
-      "auto";                        // --kv-cache-dtype: auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index
-  int32_t tensor_parallel_size = 1;  // --tensor-parallel-size: ranks as threads of this process
+  std::filesystem::path model;               // a model folder; empty: default_model()
+  int threads = 0;                           // --threads, of each rank; 0: the cores divided among the ranks
+  int64_t max_model_len = 0;                 // --max-model-len, tokens; 0: what config and pool allow
+  int64_t kv_cache_memory = 0;               // --kv-cache-memory, bytes; 0: 1 GiB
+  int32_t max_num_batched_tokens = 0;        // --max-num-batched-tokens; 0: 512
+  int32_t max_num_seqs = 1;                  // --max-num-seqs: streams at a time
+  int64_t kept_states_memory = 0;            // --kept-states-memory, bytes; 0: nothing is kept
+  std::string kv_cache_dtype = "auto";       // --kv-cache-dtype: auto (f32), or a name of model/cache_bytes.h
+  std::string kv_scales = "auto";            // --kv-scales, of nvfp4 (cli/kv_scales.h)
+  int32_t tensor_parallel_size = 1;          // --tensor-parallel-size: ranks as threads of this process
   int32_t decode_context_parallel_size = 1;  // --decode-context-parallel-size
 
   double prefill_slice_ms = 200;       // --prefill-slice-ms

@@ -96,6 +96,7 @@ LoadOptions load_options(const ServeOptions& options) {
   load.max_num_seqs = options.max_num_seqs;
   load.kept_states_memory = options.kept_states_memory;
   load.kv_cache_dtype = options.kv_cache_dtype;
+  load.kv_scales = options.kv_scales;
   load.tensor_parallel_size = options.tensor_parallel_size;
   load.decode_context_parallel_size = options.decode_context_parallel_size;
   load.prefill_slice_ms = options.prefill_slice_ms;

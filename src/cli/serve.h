@@ -29,6 +29,7 @@ struct ServeOptions {
   int32_t max_num_seqs = 4;                    // --max-num-seqs: streams at a time, 1 to 8
   int64_t kept_states_memory = engine::default_kept_states_memory;  // --kept-states-memory, bytes; 0: none are kept
   std::string kv_cache_dtype = "auto";                              // --kv-cache-dtype
+  std::string kv_scales = "auto";                                   // --kv-scales
   int32_t tensor_parallel_size = 1;                                 // --tensor-parallel-size
   int32_t decode_context_parallel_size = 1;                         // --decode-context-parallel-size
   double prefill_slice_ms = 200;       // --prefill-slice-ms: longest step with prompt rows beside decoding streams

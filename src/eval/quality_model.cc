@@ -25,6 +25,7 @@ forward::Capacity capacity_for(const ModelLogitsOptions& options, int64_t vocab_
   capacity.max_rows = static_cast<int32_t>(std::min(chunk, options.window));
   capacity.max_logit_rows = capacity.max_rows;
   capacity.cache_type = options.cache_type;
+  capacity.latent_scales = options.latent_scales;
   capacity.mtp = false;
   return capacity;
 }

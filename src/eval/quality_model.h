@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/step_runner.h"
 #include "eval/quality.h"
@@ -20,7 +21,8 @@ struct ModelLogitsOptions {
   int64_t window = 2048;   // tokens of the longest window
   int64_t chunk_rows = 0;  // the most rows of next(); 0: chunk_rows_for the vocabulary
   forward::CacheType cache_type = forward::CacheType::f32;
-  int threads = 0;  // 0: one for each core
+  std::vector<float> latent_scales = {};  // forward::Capacity
+  int threads = 0;                        // 0: one for each core
 };
 
 class ModelLogits : public LogitSource {

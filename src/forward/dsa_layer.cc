@@ -235,6 +235,7 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
   const bool scores = !pass.shared_selection.reuse;
   ops::linear(pass.threads, std::span(projections).first(scores ? 5 : 4), rows);
   normalise(pass, w);
+  if (pass.probe != nullptr) pass.probe->latents(number, rows, shape.kv_lora_rank, s.latent);
   const std::array<ops::LinearCall, 2> queries{{
       {&w.q_b_proj, s.a, shape.q_lora_rank, s.query, heads * shape.qk_nope_head_dim},
       {&w.indexer.wq_b, s.a, shape.q_lora_rank, s.index_q, shape.index_n_heads * shape.index_head_dim},

@@ -10,6 +10,9 @@ class Probe {
   virtual ~Probe() = default;
   // The mHC streams after a layer: [rows, hc_mult, hidden_size].
   virtual void streams(int64_t /*layer*/, int64_t /*rows*/, const float* /*values*/) {}
+  // Latent rows after their norm, before they are stored: [rows, kv_lora_rank]. The MTP layer's number is
+  // num_hidden_layers.
+  virtual void latents(int64_t /*layer*/, int64_t /*rows*/, int64_t /*width*/, const float* /*values*/) {}
   // Token positions each row attends to, ascending: [rows, max_selected] and their counts; gaps: score distance at the
   // cut.
   virtual void selection(int64_t /*layer*/, int64_t /*first_row*/, int64_t /*rows*/, const int32_t* /*selected*/,

@@ -1,0 +1,139 @@
+// A probe on the latent rows of teacher-forced windows, and the JSON file.
+#include "eval/kv_calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "device/threads.h"
+#include "forward/probe.h"
+#include "forward/step.h"
+#include "forward/text_model.h"
+#include "model/json_reader.h"
+#include "quant/cache_records.h"
+
+namespace tandem::eval {
+namespace {
+
+constexpr const char* schema = "tandem.kv_calibration/1";
+constexpr int64_t chunk = 256;
+
+std::vector<int64_t> layers_with_caches(const model::Shape& shape, bool with_mtp) {
+  std::vector<int64_t> layers;
+  for (size_t i = 0; i < shape.layer_types.size(); ++i)
+    if (shape.layer_types[i] == model::AttentionKind::dsa) layers.push_back(static_cast<int64_t>(i));
+  if (with_mtp) layers.push_back(shape.num_hidden_layers);
+  return layers;
+}
+
+// The largest magnitude of each layer; NaN once a latent was not finite.
+class LargestLatent : public forward::Probe {
+ public:
+  explicit LargestLatent(const model::Shape& shape) : largest_(static_cast<size_t>(shape.num_hidden_layers + 1)) {}
+  void latents(int64_t layer, int64_t rows, int64_t width, const float* values) override {
+    float& largest = largest_[static_cast<size_t>(layer)];
+    for (int64_t i = 0; i < rows * width; ++i) {
+      if (!std::isfinite(values[i])) largest = std::numeric_limits<float>::quiet_NaN();
+      if (std::abs(values[i]) > largest) largest = std::abs(values[i]);
+    }
+  }
+  float of(int64_t layer) const { return largest_[static_cast<size_t>(layer)]; }
+
+ private:
+  std::vector<float> largest_;
+};
+
+void run_window(forward::TextModel& text, const Window& window, const model::Shape& shape, int32_t pages, bool with_mtp,
+                LargestLatent& probe) {
+  const std::span<const int32_t> ids(window.ids);
+  const auto total = std::ssize(window.ids);
+  for (int64_t first = 0; first < total; first += chunk) {
+    const int64_t rows = std::min(chunk, total - first);
+    text.run(
+        forward::single_stream_step(ids.subspan(static_cast<size_t>(first), static_cast<size_t>(rows)), first, pages),
+        &probe);
+    const int64_t paired = std::min(rows, total - 1 - first);  // rows with a next token
+    if (!with_mtp || paired < 1) continue;
+    const std::vector<float> hidden(text.hidden().begin(), text.hidden().begin() + paired * shape.hidden_size);
+    text.run_mtp(forward::single_stream_step(ids.subspan(static_cast<size_t>(first + 1), static_cast<size_t>(paired)),
+                                             first, pages),
+                 hidden, true, &probe);
+  }
+}
+
+}  // namespace
+
+std::vector<float> KvCalibration::scales() const {
+  std::vector<float> scales;
+  for (const Layer& layer : layers) scales.push_back(layer.scale);
+  return scales;
+}
+
+KvCalibration calibrate_kv(const model::Shape& shape, const model::TextWeights& weights, int threads,
+                           const Windows& windows, const KvProgress& progress) {
+  constexpr int64_t page_rows = forward::TextModel::page_rows;
+  const auto pages = static_cast<int32_t>((windows.size + page_rows - 1) / page_rows);
+  forward::Capacity capacity;
+  capacity.pages = 1 + pages;
+  capacity.max_rows = chunk;
+  capacity.max_logit_rows = 1;
+  device::Threads pool(threads);
+  forward::TextModel text(shape, weights, pool, capacity);
+  LargestLatent probe(shape);
+  const bool with_mtp = weights.mtp.has_value();
+  for (size_t i = 0; i < windows.windows.size(); ++i) {
+    run_window(text, windows.windows[i], shape, pages, with_mtp, probe);
+    if (progress) progress(i + 1);
+  }
+  KvCalibration calibration;
+  calibration.tokens = windows.tokens();
+  calibration.token_sha256 = hex(windows.token_hash);
+  for (const int64_t layer : layers_with_caches(shape, with_mtp)) {
+    const float largest = probe.of(layer);
+    calibration.layers.push_back(
+        {layer, largest, quant::nvfp4_calibrated_scale(largest, fmt::format("latents of layer {}", layer))});
+  }
+  return calibration;
+}
+
+std::string kv_calibration_json(const KvCalibration& calibration, std::string_view key) {
+  nlohmann::ordered_json json;
+  json["schema"] = schema;
+  json["key"] = key;
+  json["policy"] = "power_of_two_ceil_amax_over_denominator";  // the name that published calibrations give it
+  json["denominator"] = 2688;
+  json["tokens"] = calibration.tokens;
+  json["token_sha256"] = calibration.token_sha256;
+  auto& layers = json["layers"] = nlohmann::ordered_json::object();
+  for (const KvCalibration::Layer& layer : calibration.layers)
+    layers[std::to_string(layer.layer)] = {{"absolute_max", layer.absolute_max}, {"scale", layer.scale}};
+  return json.dump(2) + "\n";
+}
+
+KvCalibration parse_kv_calibration(std::string_view text, const std::string& where, std::string_view key,
+                                   const model::Shape& shape, bool with_mtp) {
+  const model::JsonDocument document(text, where);
+  const model::JsonObject root = document.root();
+  if (root.text("schema") != schema) root.refuse("schema", schema);
+  if (root.text("key") != key) root.refuse("key", std::string(key));
+  KvCalibration calibration;
+  calibration.tokens = root.integer("tokens", {1});
+  calibration.token_sha256 = root.text("token_sha256");
+  const model::JsonObject layers = root.object("layers");
+  for (const int64_t number : layers_with_caches(shape, with_mtp)) {
+    const model::JsonObject layer = layers.object(std::to_string(number));
+    KvCalibration::Layer read{number, static_cast<float>(layer.number("absolute_max")),
+                              static_cast<float>(layer.number("scale"))};
+    if (!(std::isfinite(read.absolute_max) && read.absolute_max > 0))
+      layer.refuse("absolute_max", "a finite number above 0");
+    if (const float scale = quant::nvfp4_calibrated_scale(read.absolute_max, where); read.scale != scale)
+      layer.refuse("scale", fmt::format("{}, the power of two at absolute_max / 2688 or above", scale));
+    calibration.layers.push_back(read);
+  }
+  return calibration;
+}
+
+}  // namespace tandem::eval

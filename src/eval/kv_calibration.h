@@ -1,0 +1,45 @@
+// The outer scales of NVFP4 latent rows: the largest |latent| of every layer with a cache over a text, after its norm,
+// and the file that keeps them (spec/quantization.md 5.4).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "eval/quality_text.h"
+#include "model/shape.h"
+#include "model/weights.h"
+
+namespace tandem::eval {
+
+struct KvCalibration {
+  struct Layer {
+    int64_t layer = 0;  // of the model; the MTP layer's number is num_hidden_layers
+    float absolute_max = 0;
+    float scale = 0;  // 2^ceil(log2(absolute_max / 2688))
+  };
+  std::vector<Layer> layers;  // DSA layers in order, then the MTP layer, if the checkpoint holds it
+  int64_t tokens = 0;
+  std::string token_sha256;
+
+  std::vector<float> scales() const;  // forward::Capacity::latent_scales
+};
+
+// Called after each window with the number of those done.
+using KvProgress = std::function<void(size_t)>;
+
+// Runs all windows; the MTP layer sees each row with the token after it. Throws Error(bad_file) where a layer's latents
+// are all 0 or not finite.
+KvCalibration calibrate_kv(const model::Shape& shape, const model::TextWeights& weights, int threads,
+                           const Windows& windows, const KvProgress& progress = {});
+
+// One JSON object. `key` names the model.
+std::string kv_calibration_json(const KvCalibration& calibration, std::string_view key);
+// Throws Error(bad_file) naming `where` and the key of what is wrong: another model's file, a layer that is missing, a
+// scale that does not follow from its maximum.
+KvCalibration parse_kv_calibration(std::string_view text, const std::string& where, std::string_view key,
+                                   const model::Shape& shape, bool with_mtp);
+
+}  // namespace tandem::eval
