@@ -7,8 +7,8 @@ import subprocess
 
 from program import NANO, PROGRAM, SMALL, SOURCE, TandemTest, main, tandem
 
-COMMANDS = ["serve", "chat", "generate", "inspect", "plan", "eval skills", "eval parity", "eval acceptance", "eval kld",
-            "eval ppl", "calibrate timing", "bench replay"]
+COMMANDS = ["serve", "chat", "generate", "inspect", "plan", "quantize", "eval skills", "eval parity", "eval acceptance",
+            "eval kld", "eval ppl", "calibrate timing", "bench replay"]
 
 
 class CommandLine(TandemTest):

@@ -1,0 +1,173 @@
+// Walks the loader's own list of weights, so that a converted model has every name and shape that the loader asks for.
+#include "eval/quantize_weights.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "model/weight_source.h"
+#include "quant/fp8.h"
+#include "quant/nvfp4.h"
+
+namespace tandem::eval {
+namespace {
+
+using model::Component;
+using model::DType;
+using ops::WeightFormat;
+
+constexpr std::string_view weight_ending = ".weight";
+
+std::string module_name(const std::string& weight) {
+  return weight.ends_with(weight_ending) ? weight.substr(0, weight.size() - weight_ending.size()) : weight;
+}
+
+// As other programs name a group of modules: all experts of a layer at once.
+std::string kept_name(const std::string& weight) {
+  constexpr std::string_view experts = ".mlp.experts";
+  const size_t at = weight.find(experts);
+  return at == std::string::npos ? module_name(weight) : weight.substr(0, at + experts.size());
+}
+
+class Planner final : public model::WeightVisitor {
+ public:
+  Planner(const model::Checkpoint& checkpoint, const model::WeightSource& source, Coding experts, Coding dense)
+      : checkpoint_(checkpoint), source_(source), experts_(experts), dense_(dense) {}
+
+  void matrix(const model::WeightSpec& spec, model::Matrix& target) override {
+    const std::string name = source_.full_name(spec);
+    target = source_.matrix(spec);
+    if (target.format != WeightFormat::bf16 && target.format != WeightFormat::f32) refuse_coded(name);
+    const Coding coding = coding_of(spec);
+    if (coding == Coding::keep) {
+      plan_.kept_modules.insert(kept_name(name));
+      return;
+    }
+    ConvertedWeight weight{name, spec.component, coding, target, {}};
+    weight.tensors = coding == Coding::fp8 ? fp8_tensors(name, spec) : nvfp4_tensors(name, spec);
+    for (const model::TensorHeader& tensor : weight.tensors)
+      if (tensor.name != name && checkpoint_.find(tensor.name) != nullptr) refuse_coded(tensor.name);
+    plan_.converted[source_.locate(spec).tensor->name].push_back(std::move(weight));
+  }
+  void vector(const model::WeightSpec& spec, model::Vector& target) override { source_.append_values(spec, target); }
+
+  ConversionPlan take() { return std::move(plan_); }
+
+ private:
+  Coding coding_of(const model::WeightSpec& spec) const {
+    switch (spec.component) {
+      case Component::routed_experts:
+      case Component::shared_expert: return experts_;
+      case Component::dense_mlp: return dense_;
+      case Component::mla: return spec.name.ends_with("kv_b_proj.weight") ? Coding::keep : dense_;
+      default: return Coding::keep;
+    }
+  }
+
+  [[noreturn]] static void refuse_coded(const std::string& name) {
+    throw Error(ErrorCode::bad_file, "tensor " + model::printable(name), "quantised already",
+                "a checkpoint in BF16 or F32");
+  }
+
+  static std::vector<model::TensorHeader> fp8_tensors(const std::string& name, const model::WeightSpec& spec) {
+    const int64_t out = spec.shape[0], in = spec.shape[1];
+    return {{name + "_scale_inv", DType::f32, {quant::fp8_blocks(out), quant::fp8_blocks(in)}},
+            {name, DType::f8_e4m3, {out, in}}};
+  }
+
+  static std::vector<model::TensorHeader> nvfp4_tensors(const std::string& name, const model::WeightSpec& spec) {
+    const int64_t out = spec.shape[0], in = spec.shape[1];
+    if (in % quant::nvfp4_group != 0 || spec.leaf_columns % quant::nvfp4_group != 0)
+      throw Error(
+          ErrorCode::usage, "--experts nvfp4",
+          fmt::format("{} has {} inputs, of which {} are summed first", model::printable(name), in, spec.leaf_columns),
+          fmt::format("multiples of {}, or fp8", quant::nvfp4_group));
+    return {{name + "_scale_2", DType::f32, {}},
+            {name + "_scale", DType::f8_e4m3, {out, in / quant::nvfp4_group}},
+            {name, DType::u8, {out, in / 2}}};
+  }
+
+  const model::Checkpoint& checkpoint_;
+  const model::WeightSource& source_;
+  Coding experts_, dense_;
+  ConversionPlan plan_;
+};
+
+std::vector<float> values_of(const ConvertedWeight& weight) {
+  const model::Matrix& matrix = weight.matrix;
+  std::vector<float> values(static_cast<size_t>(weight.parameters()));
+  if (matrix.format == WeightFormat::f32) {
+    std::memcpy(values.data(), matrix.data, values.size() * sizeof(float));
+  } else {
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint16_t half;
+      std::memcpy(&half, matrix.data + i * sizeof half, sizeof half);
+      values[i] = std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      throw Error(ErrorCode::bad_file, "tensor " + model::printable(weight.name),
+                  fmt::format("{} in row {}, column {}", values[i], i / static_cast<size_t>(matrix.in_features),
+                              i % static_cast<size_t>(matrix.in_features)),
+                  "finite values");
+  return values;
+}
+
+}  // namespace
+
+int64_t ConvertedWeight::source_bytes() const {
+  return parameters() * model::dtype_bytes(matrix.format == WeightFormat::f32 ? DType::f32 : DType::bf16);
+}
+
+int64_t ConvertedWeight::bytes() const {
+  int64_t sum = 0;
+  for (const model::TensorHeader& tensor : tensors) sum += tensor.bytes();
+  return sum;
+}
+
+ConversionPlan plan_conversion(const model::Checkpoint& checkpoint, const model::Shape& shape, Coding experts,
+                               Coding dense) {
+  const model::WeightSource source(checkpoint, shape);
+  Planner planner(checkpoint, source, experts, dense);
+  model::TextWeights weights;
+  model::visit_main_weights(shape, weights, planner);
+  if (shape.num_nextn_predict_layers == 1 && source.has_layer(shape.num_hidden_layers))
+    model::visit_mtp_weights(shape, weights, planner);
+  ConversionPlan plan = planner.take();
+  for (const char* vision : {"model.visual", "visual"})
+    if (!checkpoint.starting_with(std::string(vision) + '.').empty()) plan.kept_modules.insert(vision);
+  if (plan.converted.empty())
+    throw Error(ErrorCode::usage, "--experts, --dense", "nothing to convert",
+                "fp8 or nvfp4 for weights that are there");
+  return plan;
+}
+
+std::vector<std::byte> encoded(const ConvertedWeight& weight) {
+  const int64_t rows = weight.matrix.out_features, columns = weight.matrix.in_features;
+  const std::vector<float> values = values_of(weight);
+  std::vector<std::byte> bytes;
+  const auto append = [&bytes](std::span<const std::byte> more) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  };
+  if (weight.coding == Coding::nvfp4) {
+    const quant::Nvfp4Data data = quant::nvfp4_encode(values.data(), rows, columns);
+    append(std::as_bytes(std::span(&data.outer_scale, 1)));
+    append(data.scales);
+    append(data.codes);
+    return bytes;
+  }
+  std::vector<std::byte> codes(values.size());
+  std::vector<float> scales(static_cast<size_t>(quant::fp8_blocks(rows) * quant::fp8_blocks(columns)));
+  quant::fp8_block_encode(values.data(), rows, columns, codes.data(), scales.data());
+  append(std::as_bytes(std::span(scales)));
+  append(codes);
+  return bytes;
+}
+
+}  // namespace tandem::eval
