@@ -1,9 +1,11 @@
-// The values of the 256 e4m3 codes (OCP FP8 E4M3: 4 exponent bits with bias 7, 3 mantissa bits, no infinity, 0x7f and
-// 0xff are NaN). A plain table: constant data may be shared by all instruction-set levels.
+// The e4m3 table of quant/ by the name that kernels know it by. Constant data may be shared by all instruction-set
+// levels; the functions of quant/fp8.h may not be called in kernels_<level>.cc (vec16.h says why).
 #pragma once
+
+#include "quant/fp8.h"
 
 namespace tandem::ops {
 
-extern const float fp8_e4m3_values[256];
+inline constexpr const float (&fp8_e4m3_values)[256] = quant::e4m3_values;
 
 }  // namespace tandem::ops
