@@ -8,7 +8,8 @@ namespace tandem::draft {
 size_t AcceptanceStatistics::cell_of(Source source, int32_t position, double raw) {
   const int32_t place = std::clamp(position, 0, most_drafts - 1);
   const int32_t band = raw > 0 ? std::min(bands - 1, static_cast<int32_t>(std::min(raw, 1.0) * bands)) : 0;  // NaN: 0
-  return static_cast<size_t>((static_cast<int32_t>(source) * most_drafts + place) * bands + band);
+  const auto row = static_cast<size_t>(source) * most_drafts + static_cast<size_t>(place);
+  return row * bands + static_cast<size_t>(band);
 }
 
 double AcceptanceStatistics::corrected(Source source, int32_t position, double raw) const {

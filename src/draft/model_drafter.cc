@@ -47,7 +47,7 @@ ModelDrafter::ModelDrafter(forward::StepRunner& runner, const ModelDrafterOption
 int64_t ModelDrafter::planned_bytes(const ModelDrafterOptions& options) {
   const int64_t copies = options.copy ? CopyIndex::planned_bytes(options.copies) : 0;
   const auto slot =
-      static_cast<int64_t>(sizeof(Slot) + sizeof(Plan) + sizeof(Plan*) + sizeof(forward::Segment) + sizeof(int32_t)) +
+      static_cast<int64_t>(sizeof(Slot) + sizeof(Plan) + sizeof(void*) + sizeof(forward::Segment) + sizeof(int32_t)) +
       options.max_stream_pages * int64_t{sizeof(int32_t)} + copies;
   return options.slots * slot + options.max_rows * int64_t{sizeof(int32_t) + sizeof(int64_t)};
 }
