@@ -211,7 +211,7 @@ QuantizeReport quantize(const QuantizeOptions& options, const QuantizeProgress& 
   const model::Checkpoint checkpoint = model::Checkpoint::open(options.model);
   const ConversionPlan plan = plan_conversion(checkpoint, shape, options.experts, options.dense);
   const auto shards = shards_of(checkpoint, plan);
-  const QuantizeReport report = make_report(options, plan, shards, checkpoint.total_bytes());
+  QuantizeReport report = make_report(options, plan, shards, checkpoint.total_bytes());
   const std::vector<fs::path> files = other_files(options.model);
 
   NewFolder folder(out);
