@@ -5,8 +5,10 @@
 The teacher is models/nano in BF16 with an f32 cache. Every figure of the page is measured by this run.
 """
 import argparse
+import array
 import json
 import os
+import struct
 import subprocess
 import tempfile
 
@@ -39,6 +41,28 @@ def texts(runner, count):
         with open(runner.path(name), "w", encoding="utf-8") as file:
             file.writelines(part)
     return len(lines)
+
+
+def near_ties(capture, closer_than):
+    """Share of a capture's positions whose two best logits are closer; docs/internals/formats.md has the layout."""
+    with open(capture, "rb") as file:
+        data = file.read()
+    vocab, = struct.unpack_from("<I", data, 12)
+    count, = struct.unpack_from("<Q", data, 24)
+    name_length, = struct.unpack_from("<I", data, 72)
+    at = 80 + (name_length + 3) // 4 * 4
+    windows = struct.unpack_from(f"<{count}I", data, at)
+    at += 4 * count + 4
+    close = positions = 0
+    for tokens in windows:
+        size = (tokens - 1) * vocab
+        logits = array.array("f", data[at:at + 4 * size])
+        at += 4 * size + 4
+        for first in range(0, size, vocab):
+            second_best, best = sorted(logits[first:first + vocab])[-2:]
+            close += best - second_best < closer_than
+            positions += 1
+    return close / positions
 
 
 def row(runner, name, model, size, *cache):
@@ -101,7 +125,9 @@ def page(runner, count):
         "Skills are the exact answers of",
         "`tandem eval skills`. [How these are counted](eval.md).", "",
         "nano is small and was trained for this repository: its figures say that the formats work and how they compare, "
-        "not what they cost", "GLM-5.3-Flash.", "",
+        "not what they cost", "GLM-5.3-Flash. "
+        f"At {100 * near_ties(runner.path('teacher.logits'), 0.1):.1f} % of the positions the teacher's two best logits are "
+        "closer than 0.1:", "there a small error can exchange the two without costing perplexity.", "",
         "## Token cache", "",
         "Weights in BF16. The scales of \"nvfp4, calibrated\" were measured on the texts that are not measured here.", "",
         *cache_rows(runner), "",
