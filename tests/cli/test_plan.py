@@ -299,7 +299,7 @@ class BadInput(TandemTest):
             self.assert_fails(plan(self.change(lambda c, k=key: c["text_config"].pop(k))), 3, key)
         self.assert_fails(plan(self.change(lambda c: c["text_config"].update(kv_lora_rank=-1))), 3, "kv_lora_rank")
         self.assert_fails(plan(self.change(lambda c: c.update(quantization_config={"quant_method": "awq"}))), 3, "quant_method",
-                          "--weights")
+                          "awq", "modelopt")
         self.assert_fails(plan(self.change(lambda c: c.update(vision_config={"depth": 2})), "--vision", "on"), 3, "vision_config")
 
     def test_format_of_a_config(self):

@@ -143,7 +143,7 @@ class DraftingTest(unittest.TestCase):
     def test_a_server_without_drafters(self):
         with Server("--drafter", "none") as server:
             for drafter in ("copy", "mtp", "dflash2", "auto"):
-                self.assertIn("expected none", self.expect_refused("drafter", server, drafter=drafter))
+                self.assertIn("one of those that are: none", self.expect_refused("drafter", server, drafter=drafter))
             for fields in ({}, {"drafter": "none"}, {"draft": False}, {"draft": True}):
                 self.assertEqual(figures(self.ask(BODY, server, **fields))["num_draft_tokens"], 0)
             metrics = self.metrics(server)
