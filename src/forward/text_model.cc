@@ -244,7 +244,7 @@ TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weight
 
 TextModel::~TextModel() = default;
 
-int64_t TextModel::planned_bytes(const model::Shape& shape, Capacity capacity, int threads, Ranks ranks,
+int64_t TextModel::planned_bytes(const model::Shape& shape, const Capacity& capacity, int threads, Ranks ranks,
                                  const model::DrafterShape* drafter) {
   const model::Shape own = model::shape_of_rank(shape, ranks.rank, ranks.tensor_parallel_size);
   Arena arena;

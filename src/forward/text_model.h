@@ -79,7 +79,7 @@ class TextModel {
 
   // Bytes that a model of this capacity allocates (caches, slots, kept states, scratch), by the same formulas as the
   // constructor.
-  static int64_t planned_bytes(const model::Shape& shape, Capacity capacity, int threads = 1, Ranks ranks = {},
+  static int64_t planned_bytes(const model::Shape& shape, const Capacity& capacity, int threads = 1, Ranks ranks = {},
                                const model::DrafterShape* drafter = nullptr);
   // Bytes of one kept-state record, with the context rows of a drafter, which are of `cache_type`.
   static int64_t kept_state_bytes(const model::Shape& shape, Ranks ranks = {}, bool mtp = true,
