@@ -30,7 +30,7 @@ class Quantize : public ::testing::Test {
   }
   // A folder with tinyA's config.json and these tensors.
   fs::path written(const std::vector<StoredTensor>& tensors) const {
-    const fs::path path = folder_.path() / "in";
+    fs::path path = folder_.path() / "in";
     fs::create_directory(path);
     fs::copy_file(tiny() / "config.json", path / "config.json", fs::copy_options::overwrite_existing);
     model::testing::write_file(path / "model.safetensors", model::testing::safetensors_bytes(tensors));

@@ -232,12 +232,12 @@ void TextModel::State::run_rows(const Step& step, Probe* probe) {
 }
 
 TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
-                     Capacity capacity, Mutation mutation, DrafterModel drafter)
+                     const Capacity& capacity, Mutation mutation, DrafterModel drafter)
     : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation, make_group(shape, {}, nullptr),
                                      drafter)) {}
 
 TextModel::TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
-                     Capacity capacity, Ranks ranks, device::Exchange& exchange, Mutation mutation,
+                     const Capacity& capacity, Ranks ranks, device::Exchange& exchange, Mutation mutation,
                      DrafterModel drafter)
     : state_(std::make_unique<State>(shape, weights, threads, capacity, mutation, make_group(shape, ranks, &exchange),
                                      drafter)) {}

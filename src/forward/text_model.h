@@ -68,13 +68,14 @@ class TextModel {
 
   // `shape` and `weights` must outlive the model. Throws Error(does_not_fit) when memory cannot be had,
   // Error(bad_file) for a drafter that does not fit the shape.
-  TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
-            Mutation mutation = Mutation::none, DrafterModel drafter = {});
+  TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
+            const Capacity& capacity, Mutation mutation = Mutation::none, DrafterModel drafter = {});
   // One of `ranks.tensor_parallel_size` ranks, from the whole model's shape and weights. All ranks run the same steps;
   // each has all results (cluster/rank_group.h runs them as threads). `exchange` must outlive the model. Throws
   // Error(usage) for sizes that there are not.
-  TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads, Capacity capacity,
-            Ranks ranks, device::Exchange& exchange, Mutation mutation = Mutation::none, DrafterModel drafter = {});
+  TextModel(const model::Shape& shape, const model::TextWeights& weights, device::Threads& threads,
+            const Capacity& capacity, Ranks ranks, device::Exchange& exchange, Mutation mutation = Mutation::none,
+            DrafterModel drafter = {});
   ~TextModel();
 
   // Bytes that a model of this capacity allocates (caches, slots, kept states, scratch), by the same formulas as the

@@ -11,7 +11,12 @@
 #include "quant/exl3_matrix.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tandem::quant;
+  using tandem::quant::exl3_decode;
+  using tandem::quant::exl3_multiply;
+  using tandem::quant::exl3_suspicion;
+  using tandem::quant::Exl3Matrix;
+  using tandem::quant::read_exl3;
+  using tandem::quant::TensorFacts;
   constexpr std::string_view names[] = {"trellis", "suh", "svh", "su", "sv", "mcg", "mul1", "bias", "scale", "other"};
   constexpr std::string_view dtypes[] = {"I16", "F16", "I32", "U16", "U32", "F32"};
   tandem::fuzz::Input input(data, size);

@@ -13,7 +13,17 @@
 
 namespace {
 
-using namespace tandem::quant;
+using tandem::quant::cache_record;
+using tandem::quant::CacheRecord;
+using tandem::quant::decode_record;
+using tandem::quant::is_nvfp4;
+using tandem::quant::NibbleOrder;
+using tandem::quant::nvfp4_decode_rows;
+using tandem::quant::Nvfp4Matrix;
+using tandem::quant::read_nvfp4;
+using tandem::quant::record_is_sound;
+using tandem::quant::RecordKind;
+using tandem::quant::TensorFacts;
 
 // What passes record_is_sound must hold no NaN; what does not must still be safe to read.
 void read_records(const uint8_t* data, size_t size) {
