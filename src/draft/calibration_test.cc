@@ -312,8 +312,8 @@ TEST(StepTimer, TimesTheModelsOwnContinuation) {
   EXPECT_NEAR(result.table.mtp_step_ms, 0.5, 1e-9);
   EXPECT_NEAR(result.table.mtp_row_ms, 0.1, 1e-9);
   EXPECT_NEAR(result.table.block_ms, 3, 1e-9);
-  ASSERT_EQ(model.places.size(), 27u);
-  for (size_t i = 0; i < 27; ++i) EXPECT_EQ(model.places[i], 17 + 8 * static_cast<int64_t>(i % 9));
+  ASSERT_EQ(model.places.size(), 2 * 27u);  // each piece once to warm up, once timed
+  for (size_t i = 0; i < 2 * 27; ++i) EXPECT_EQ(model.places[i], 17 + 8 * static_cast<int64_t>(i / 2 % 9));
   EXPECT_GE(StepTimer::pages(options, 17) * 16, 17 + 8 * 8 + 16);
   EXPECT_THROW(StepTimer(model, options, std::span(prompt).first(7)), Error);
 }

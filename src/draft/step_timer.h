@@ -36,6 +36,7 @@ class StepTimer : public PieceTimer {
   static int64_t pages(const StepTimerOptions& options, int64_t prompt);
 
  private:
+  void run(const Piece& piece);
   // A step of `rows` rows of the text from `position` on; `certain` of them are kept.
   void run_text(int64_t position, int64_t rows, bool certain, bool all_logits);
   void run_mtp(int64_t position, int64_t rows);
