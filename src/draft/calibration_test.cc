@@ -21,7 +21,7 @@ class FakeTimer : public PieceTimer {
   void begin_pass(int32_t pass) override {
     if (pass == 0) ++batch_;
     pass_ = pass;
-    calls.push_back("pass");
+    calls.emplace_back("pass");
   }
   double time(const Piece& piece) override {
     calls.push_back(name_of(piece));
