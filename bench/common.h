@@ -11,6 +11,7 @@
 #include <ctime>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/threads.h"
@@ -25,7 +26,20 @@ struct Options {
   bool json = false;
 };
 
-// [MODEL] [--threads N] [--rounds N] [--json]
+// --simd: the instruction set that kernels use; by default the machine's best.
+inline void use_simd(const std::string& name) {
+  for (const auto& [known, level] : {std::pair{"scalar", ops::SimdLevel::scalar},
+                                     {"neon", ops::SimdLevel::neon},
+                                     {"avx2", ops::SimdLevel::avx2},
+                                     {"avx512", ops::SimdLevel::avx512}}) {
+    if (name != known) continue;
+    if (ops::simd_level_available(level)) return ops::use_simd_level(level);
+  }
+  fmt::print(stderr, "--simd {}: not an instruction set of this machine\n", name);
+  std::exit(2);
+}
+
+// [MODEL] [--threads N] [--rounds N] [--simd LEVEL] [--json]
 inline Options parse(int argc, char** argv, int default_rounds) {
   Options options;
   options.rounds = default_rounds;
@@ -37,6 +51,8 @@ inline Options parse(int argc, char** argv, int default_rounds) {
       options.threads = std::atoi(argv[++i]);
     } else if (argument == "--rounds" && i + 1 < argc) {
       options.rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (argument == "--simd" && i + 1 < argc) {
+      use_simd(argv[++i]);
     } else {
       options.model = argument;
     }

@@ -3,7 +3,7 @@
 // that come from memory (all formats together exceed the last-level cache) and once with weights in the cache.
 // Floors as in cpu_generate: bytes over the read rate or multiply-adds over their rate, whichever is larger; decoding
 // and EXL3's transforms are not counted. With --threads 1 everything is in the thread's own processor time.
-//   formats [--threads N] [--rounds N] [--json]
+//   formats [--threads N] [--rounds N] [--simd scalar|neon|avx2|avx512] [--json]
 #include <fmt/format.h>
 
 #include <array>

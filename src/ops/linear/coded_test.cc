@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "base/error.h"
@@ -13,6 +14,8 @@
 #include "ops/test_random.h"
 #include "quant/exl3_tile.h"
 #include "quant/fp8.h"
+#include "quant/hadamard.h"
+#include "quant/half.h"
 
 namespace tandem::ops {
 namespace {
@@ -54,7 +57,7 @@ TEST(CodedExl3, AllStatesOfAllCodebooksOnEveryLevel) {
       for (const SimdLevel level : levels()) {
         use_simd_level(level);
         std::vector<float> panel(16 * 32, -77.0f);
-        kernels().decode_exl3({tiles.data(), 256, 2, 8, codebook, panel.data(), 32});
+        kernels().decode_exl3({tiles.data(), 256, 2, 8, codebook}, panel.data(), 32);
         for (int tile = 0; tile < 2; ++tile) {
           for (int c = 0; c < 16; ++c) {
             for (int p = 0; p < 16; ++p) {
@@ -84,7 +87,7 @@ TEST(CodedExl3, PanelsOfEveryWidthOnEveryLevel) {
     for (const SimdLevel level : levels()) {
       use_simd_level(level);
       std::vector<float> panel(16 * 16 * count);
-      kernels().decode_exl3({tiles.data(), step, count, bits, Exl3Codebook::mul1, panel.data(), 16 * count});
+      kernels().decode_exl3({tiles.data(), step, count, bits, Exl3Codebook::mul1}, panel.data(), 16 * count);
       for (int64_t i = 0; i < count; ++i) {
         float tile[256];
         quant::exl3_decode_columns(tiles.data() + i * step, bits, values, tile, 16);
@@ -92,6 +95,81 @@ TEST(CodedExl3, PanelsOfEveryWidthOnEveryLevel) {
           for (int p = 0; p < 16; ++p)
             ASSERT_EQ(panel[static_cast<size_t>(c * 16 * count + 16 * i + p)], tile[16 * c + exl3_panel_row(p)])
                 << bits << " bits, level " << static_cast<int>(level);
+      }
+    }
+  }
+}
+
+// Lanes, tree and order of a tile's inputs, one step at a time.
+TEST(CodedExl3, SumsAreThoseOfThePanelOnEveryLevel) {
+  const KeepLevel keep;
+  Random random(12);
+  for (int bits = 1; bits <= 8; ++bits) {
+    const Exl3Codebook codebook = codebooks[bits % 3];
+    constexpr int64_t count = 5, step = 260, columns = 16 * count;
+    std::vector<std::byte> tiles(static_cast<size_t>((count - 1) * step + 32 * bits));
+    for (std::byte& byte : tiles) byte = static_cast<std::byte>(random.below(256));
+    const Exl3Tiles strip{tiles.data(), step, count, bits, codebook};
+    const std::vector<float> x = random.normals(8 * columns);
+    use_simd_level(SimdLevel::scalar);
+    std::vector<float> panel(16 * columns);
+    kernels().decode_exl3(strip, panel.data(), columns);
+    std::vector<float> expected;
+    for (int64_t r = 0; r < 8; ++r) {
+      for (int64_t o = 0; o < 16; ++o) {
+        float lanes[16] = {};
+        for (int64_t k = 0; k < columns; ++k)
+          lanes[k % 16] = std::fma(panel[static_cast<size_t>(o * columns + k)], x[static_cast<size_t>(r * columns + k)],
+                                   lanes[k % 16]);
+        for (int width = 8; width > 0; width /= 2)
+          for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+        expected.push_back(lanes[0]);
+      }
+    }
+    for (const SimdLevel level : levels()) {
+      use_simd_level(level);
+      for (int64_t rows = 1; rows <= kernels().exl3_most_rows; ++rows) {
+        std::vector<float> sums = test::unwritten(16 * rows);
+        kernels().exl3_sums({strip, x.data(), columns, rows, sums.data()});
+        ASSERT_TRUE(same_bits(sums.data(), expected.data(), 16 * rows))
+            << bits << " bits, " << rows << " rows, level " << static_cast<int>(level);
+      }
+    }
+  }
+}
+
+TEST(CodedExl3, InputsAreScaledTransformedAndPackedOnEveryLevel) {
+  const KeepLevel keep;
+  Random random(13);
+  for (const int64_t count : {1, 127, 128, 384, 500}) {
+    const int64_t blocks = (count + 127) / 128;
+    // Odd addresses, and exactly as long as the blocks.
+    std::vector<std::byte> signs(static_cast<size_t>(1 + 16 * blocks)), halves(static_cast<size_t>(1 + 256 * blocks));
+    for (std::byte& byte : signs) byte = static_cast<std::byte>(random.below(256));
+    std::vector<float> scales;
+    for (int64_t i = 0; i < 128 * blocks; ++i) {
+      // Subnormal fp16 numbers too.
+      const uint16_t half = quant::float_to_half(random.normal() * (i % 5 == 0 ? 1e-6f : 1.0f));
+      std::memcpy(halves.data() + 1 + 2 * i, &half, 2);
+      scales.push_back(quant::half_to_float(half));
+    }
+    const std::vector<float> x = random.normals(count);
+    for (const bool use_signs : {false, true}) {
+      std::vector<float> expected(static_cast<size_t>(128 * blocks)), packed(expected.size());
+      for (int64_t i = 0; i < count; ++i) {
+        const bool minus = (static_cast<int>(signs[static_cast<size_t>(1 + i / 8)]) >> (i % 8) & 1) != 0;
+        const auto at = static_cast<size_t>(i);
+        expected[at] = x[at] * (!use_signs ? scales[at] : minus ? -1.0f : 1.0f);
+      }
+      quant::hadamard128(expected.data(), blocks);
+      for (int64_t i = 0; i < 128 * blocks; ++i)
+        packed[static_cast<size_t>(i)] =
+            expected[static_cast<size_t>(i / 16 * 16 + exl3_panel_row(static_cast<int>(i % 16)))];
+      for (const SimdLevel level : levels()) {
+        use_simd_level(level);
+        std::vector<float> y = test::unwritten(128 * blocks);
+        kernels().exl3_inputs({(use_signs ? signs : halves).data() + 1, use_signs, x.data(), count, y.data()});
+        ASSERT_TRUE(same_bits(y, packed)) << count << " inputs, level " << static_cast<int>(level);
       }
     }
   }

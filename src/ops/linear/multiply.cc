@@ -40,29 +40,14 @@ void read_scales(const std::byte* stored, bool signs, int64_t first, int64_t cou
 // x' of columns [column, column + n) for `rows` rows of t from `row` on, n filled up to whole blocks with zeros.
 void transform_inputs(const MatmulTile& t, int64_t row, int64_t rows, int64_t column, int64_t n) {
   const Exl3Parts& parts = t.w->exl3;
-  float scales[slice_length], block[exl3_block];
-  read_scales(parts.suh, parts.suh_is_signs, column, n, scales);
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* x = t.x + (row + r) * t.x_stride + column;
-    float* out = buffers.x + r * slice_length;
-    for (int64_t first = 0; first < n; first += exl3_block) {
-      const int64_t count = std::min(exl3_block, n - first);
-      for (int64_t i = 0; i < count; ++i) block[i] = x[first + i] * scales[first + i];
-      std::fill(block + count, block + exl3_block, 0.0f);
-      quant::hadamard128(block);
-      for (int64_t group = 0; group < exl3_block; group += tile, out += tile)
-        for (int p = 0; p < tile; ++p) out[p] = block[group + exl3_panel_row(p)];
-    }
-  }
+  const std::byte* scales = parts.suh + (parts.suh_is_signs ? column / 8 : 2 * column);
+  for (int64_t r = 0; r < rows; ++r)
+    kernels().exl3_inputs(
+        {scales, parts.suh_is_signs, t.x + (row + r) * t.x_stride + column, n, buffers.x + r * slice_length});
 }
 
-// Adds columns [column, column + n), at most one slice, to sums [rows, 128] of the outputs from `output` on.
-void add_slice(const MatmulTile& t, int64_t row, int64_t rows, int64_t output, int64_t column, int64_t n, bool first,
-               float* sums) {
-  const Exl3Parts& parts = t.w->exl3;
-  const int64_t tile_bytes = quant::exl3_tile_bytes(parts.bits);
-  const int64_t columns = (n + exl3_block - 1) / exl3_block * exl3_block;
-  transform_inputs(t, row, rows, column, n);
+// Rows and columns of x' against the panel of 16 outputs.
+void multiply_panel(int64_t rows, int64_t columns) {
   Matrix panel;
   panel.format = WeightFormat::f32;
   panel.data = reinterpret_cast<const std::byte*>(buffers.panel);
@@ -78,11 +63,26 @@ void add_slice(const MatmulTile& t, int64_t row, int64_t rows, int64_t output, i
   product.rows = rows;
   product.y = buffers.part;
   product.y_stride = tile;
+  kernels().matmul(product);
+}
+
+// Adds columns [column, column + n), at most one slice, to sums [rows, 128] of the outputs from `output` on.
+void add_slice(const MatmulTile& t, int64_t row, int64_t rows, int64_t output, int64_t column, int64_t n, bool first,
+               float* sums) {
+  const Exl3Parts& parts = t.w->exl3;
+  const int64_t tile_bytes = quant::exl3_tile_bytes(parts.bits);
+  const int64_t columns = (n + exl3_block - 1) / exl3_block * exl3_block;
+  transform_inputs(t, row, rows, column, n);
   for (int64_t o = 0; o < exl3_block; o += tile) {
     const int64_t place = column / tile * parts.tile_stride + (output + o) / tile;
-    kernels().decode_exl3({t.w->data + place * tile_bytes, parts.tile_stride * tile_bytes, columns / tile, parts.bits,
-                           parts.codebook, buffers.panel, panel_stride});
-    kernels().matmul(product);
+    const Exl3Tiles tiles{t.w->data + place * tile_bytes, parts.tile_stride * tile_bytes, columns / tile, parts.bits,
+                          parts.codebook};
+    if (rows <= kernels().exl3_most_rows) {
+      kernels().exl3_sums({tiles, buffers.x, slice_length, rows, buffers.part});
+    } else {
+      kernels().decode_exl3(tiles, buffers.panel, panel_stride);
+      multiply_panel(rows, columns);
+    }
     for (int64_t r = 0; r < rows; ++r) {
       const float* part = buffers.part + r * tile;
       float* sum = sums + r * exl3_block + o;

@@ -60,22 +60,44 @@ struct CombineRows {
   int64_t out_stride = 0;
 };
 
-// EXL3 tiles that follow each other over the inputs, at `tiles` + i·step bytes, as rows of fp32:
-// panel[column·stride + 16·i + p] is the weight of input 16·i + exl3_panel_row(p), the order in which tiles are packed.
-struct Exl3Panel {
+// EXL3 tiles that follow each other over the inputs, at `tiles` + i·step bytes.
+struct Exl3Tiles {
   const std::byte* tiles = nullptr;
   int64_t step = 0, count = 0;
   int bits = 0;
   quant::Exl3Codebook codebook = quant::Exl3Codebook::three_inst;
-  float* panel = nullptr;
-  int64_t stride = 0;
 };
+// The order in which tiles pack their 16 inputs: place p belongs to input exl3_panel_row(p).
 constexpr int exl3_panel_row(int p) { return 2 * (p >> 2) + (p & 1) + 8 * (p >> 1 & 1); }
+
+// sums[r·16 + o] = Σ over the tiles' inputs of x[r·x_stride + …]·weight of output o, lanes and tree only, no slices; x
+// in the order of tiles. rows ≤ Kernels::exl3_most_rows.
+struct Exl3Sums {
+  Exl3Tiles tiles;
+  const float* x = nullptr;
+  int64_t x_stride = 0, rows = 0;
+  float* sums = nullptr;
+};
+
+// y = H(x ∘ scales) by blocks of 128 of `count` inputs, filled up with zeros to whole blocks, in the order of tiles.
+// scales: fp16, finite, or one bit an input (set: −1), of whole blocks; may be unaligned.
+struct Exl3Inputs {
+  const std::byte* scales = nullptr;
+  bool signs = false;
+  const float* x = nullptr;
+  int64_t count = 0;
+  float* y = nullptr;
+};
+constexpr float exl3_hadamard_factor = 0.088388347648f;  // quant/hadamard.h: 1 / √128
 
 struct Kernels {
   SimdLevel level;
   void (*matmul)(const MatmulTile&);  // every format but EXL3, for which see linear/multiply.h
-  void (*decode_exl3)(const Exl3Panel&);
+  // panel[output·stride + 16·i + p]: the weight of input 16·i + exl3_panel_row(p) for the 16 outputs of the tiles.
+  void (*decode_exl3)(const Exl3Tiles&, float* panel, int64_t stride);
+  void (*exl3_sums)(const Exl3Sums&);
+  void (*exl3_inputs)(const Exl3Inputs&);
+  int64_t exl3_most_rows;  // of exl3_sums: more rows are worth a panel
   void (*dot_rows)(const DotRows&);
   void (*combine_rows)(const CombineRows&);
   float (*dot)(const float* a, const float* b, int64_t n);

@@ -4,6 +4,7 @@
 #include "ops/simd/combine.inl.h"
 #include "ops/simd/elementwise.inl.h"
 #include "ops/simd/exl3.inl.h"
+#include "ops/simd/exl3_inputs.inl.h"
 #include "ops/simd/matmul.inl.h"
 
 namespace tandem::ops::TANDEM_SIMD_LEVEL {
@@ -13,6 +14,9 @@ const Kernels table = {
     SimdLevel::TANDEM_SIMD_LEVEL,
     matmul,
     decode_exl3,
+    exl3_sums,
+    exl3_inputs,
+    exl3_most_rows,
     dot_rows,
     combine_rows,
     dot,

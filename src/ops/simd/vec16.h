@@ -36,6 +36,9 @@ static inline Vec load_bf16(const std::byte* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
+static inline Vec load_f16(const std::byte* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)))};
+}
 static inline Vec add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 static inline Vec sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 static inline Vec mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -80,6 +83,10 @@ static inline Vec load_bf16(const std::byte* p) {
   const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p + 16));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a), 16)),
           _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(b), 16))};
+}
+static inline Vec load_f16(const std::byte* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p + 16)))};
 }
 static inline Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
 static inline Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
@@ -213,6 +220,22 @@ static inline Vec exponent_difference(Vec a, Vec b, int halves) {
   return out;
 }
 
+#endif
+
+#if !defined(TANDEM_SIMD_AVX512) && !defined(TANDEM_SIMD_AVX2)
+static inline Vec load_f16(const std::byte* p) {  // finite numbers
+  float lanes[16];
+  for (int i = 0; i < 16; ++i) {
+    uint16_t half;
+    std::memcpy(&half, p + 2 * i, 2);
+    const uint32_t magnitude_bits = static_cast<uint32_t>(half & 0x7fffu) << 13;
+    float magnitude;
+    std::memcpy(&magnitude, &magnitude_bits, 4);
+    magnitude *= 0x1p112f;  // exact, subnormals too
+    lanes[i] = (half & 0x8000u) != 0 ? -magnitude : magnitude;
+  }
+  return load(lanes);
+}
 #endif
 
 // Thirty-two values as two vectors in the order that unpacking BF16 gives for free: the first holds values 8i … 8i+3,
