@@ -11,10 +11,13 @@ namespace tandem::ops {
 enum class WeightFormat {
   f32,
   bf16,
-  fp8_block,  // e4m3 codes with one fp32 scale for every 128x128 block (spec/model.md 8.2)
+  fp8_block,  // e4m3 codes with one scale for every 128x128 block (spec/model.md 8.2)
   nvfp4,      // e2m1 codes, an e4m3 scale for 16 inputs, an fp32 scale for the matrix (spec/model.md 8.3)
   exl3,       // trellis tiles between two Hadamard transforms (spec/quantization.md 1)
 };
+
+// How the block scales of fp8_block are stored.
+enum class ScaleFormat { f32, bf16, f16 };
 
 constexpr int64_t exl3_block = 128;  // inputs or outputs that a Hadamard transform of EXL3 mixes
 
@@ -36,8 +39,9 @@ struct Exl3Parts {
 struct Matrix {
   WeightFormat format = WeightFormat::bf16;
   const std::byte* data = nullptr;
-  // fp8_block: fp32 [ceil(out/128), ceil(in/128)]; nvfp4: e4m3 [out, stride() / 16]. May be unaligned.
+  // fp8_block: [ceil(out/128), ceil(in/128)] as scale_format says; nvfp4: e4m3 [out, stride() / 16]. May be unaligned.
   const std::byte* block_scales = nullptr;
+  ScaleFormat scale_format = ScaleFormat::f32;
   int64_t out_features = 0;
   int64_t in_features = 0;
   int64_t block_row = 0;   // fp8_block: row of this view's first row in the stored matrix

@@ -21,8 +21,6 @@ constexpr int row_block = 1;
 constexpr int row_block = 1;
 #endif
 
-constexpr int64_t prefetch_bytes = 4096;
-
 // How a step of 32 weights and their 32 values become two vectors each. BF16 and what is decoded from FP8 use the order
 // of Pair, fp32 rows their natural order; zeros fill the last step of a slice.
 struct LoadF32 {
@@ -194,20 +192,16 @@ static inline void add_slice(const std::byte* const* w, int64_t outputs, const f
   }
 }
 
-// The slice's weights as fp32 in `panel` (worth it when several row blocks use them, and always for what is coded).
+// The slice's weights as fp32 in `panel` (worth it when several row blocks use them, and mostly for what is coded).
 static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, int64_t n, float* panel) {
+  if (is_coded(w)) return fill_coded_panel(w, output, column, n, panel);
   for (int64_t k = 0; k < n; k += group) {
     const int64_t count = n - k < group ? n - k : group;
-    Pair pair;
-    if (is_coded(w)) {
-      pair = coded_pair(w, output, column + k, count);
-    } else {
-      const std::byte* stored = w.data + (output * stored_columns(w) + column + k) * LoadBf16::bytes;
-      __builtin_prefetch(stored + prefetch_bytes);
-      std::byte rest[group * LoadBf16::bytes] = {};
-      if (count < group) std::memcpy(rest, stored, static_cast<size_t>(count * LoadBf16::bytes));
-      pair = bf16_pair(count < group ? rest : stored);
-    }
+    const std::byte* stored = w.data + (output * stored_columns(w) + column + k) * LoadBf16::bytes;
+    __builtin_prefetch(stored + prefetch_bytes);
+    std::byte rest[group * LoadBf16::bytes] = {};
+    if (count < group) std::memcpy(rest, stored, static_cast<size_t>(count * LoadBf16::bytes));
+    const Pair pair = bf16_pair(count < group ? rest : stored);
     store(panel + k, pair.first);
     store(panel + k + 16, pair.second);
   }
@@ -249,17 +243,33 @@ static inline void leaf_sum(const MatmulTile& t, int64_t output, int64_t outputs
   }
 }
 
-// One row against four BF16 outputs at a time, the shape of decoding.
+// One slice of one row against four outputs.
+static inline void slice_of_four(const MatmulTile& t, int64_t output, int64_t column, int64_t n,
+                                 float (&part)[row_block][output_block]) {
+  const Matrix& w = *t.w;
+  const std::byte* rows[output_block];
+  if (w.format == WeightFormat::bf16) {
+    const int64_t stride = stored_columns(w) * LoadBf16::bytes;
+    for (int o = 0; o < output_block; ++o) rows[o] = w.data + (output + o) * stride + column * LoadBf16::bytes;
+    return slice_sum<LoadBf16, 1, output_block>(rows, t.x + column, 0, n, part);
+  }
+  if (coded_sums_of_four(w, output, column, t.x + column, n, part[0])) return;
+  alignas(64) float panel[output_block][slice_length];
+  for (int o = 0; o < output_block; ++o) {
+    fill_panel(w, output + o, column, n, panel[o]);
+    rows[o] = reinterpret_cast<const std::byte*>(panel[o]);
+  }
+  slice_sum<LoadPanel, 1, output_block>(rows, t.x + column, 0, n, part);
+}
+
+// One row against four outputs at a time, the shape of decoding.
 static inline void leaf_of_four(const MatmulTile& t, int64_t output, int64_t begin, int64_t end,
                                 float (&sum)[output_block]) {
-  const int64_t stride = stored_columns(*t.w) * LoadBf16::bytes;
   for (int64_t column = begin; column < end;) {
     const int64_t border = slice_end(*t.w, column);
     const int64_t stop = border < end ? border : end;
-    const std::byte* first = t.w->data + output * stride + column * LoadBf16::bytes;
-    const std::byte* rows[output_block] = {first, first + stride, first + 2 * stride, first + 3 * stride};
     float part[row_block][output_block];
-    slice_sum<LoadBf16, 1, output_block>(rows, t.x + column, 0, stop - column, part);
+    slice_of_four(t, output, column, stop - column, part);
     for (int o = 0; o < output_block; ++o) sum[o] = column == begin ? part[0][o] : sum[o] + part[0][o];
     column = stop;
   }
@@ -364,7 +374,7 @@ static void matmul(const MatmulTile& t) {
   const int64_t first_end = cut < t.last_column ? cut : t.last_column;
   const int64_t second_begin = cut > t.first_column ? cut : t.first_column;
   int64_t start = t.first_output;
-  if (t.rows == 1 && t.w->format == WeightFormat::bf16) start = matmul_row(t, first_end, second_begin);
+  if (t.rows == 1 && t.w->format != WeightFormat::f32) start = matmul_row(t, first_end, second_begin);
   if (t.rows > 1 && t.w->format != WeightFormat::f32 && is_one_slice(t)) {
     if (t.rows <= few_rows) {
       start = matmul_few_rows(t, start);
