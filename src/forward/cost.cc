@@ -18,7 +18,8 @@ int64_t bytes_of(const model::Matrix& m) {
     case ops::WeightFormat::f32: return 4 * values;
     case ops::WeightFormat::bf16: return 2 * values;
     case ops::WeightFormat::fp8_block:
-      return values + 4 * ((m.out_features + 127) / 128) * ((m.in_features + 127) / 128);
+      return values +
+             quant::fp8_scale_bytes(m.scale_format) * ((m.out_features + 127) / 128) * ((m.in_features + 127) / 128);
     case ops::WeightFormat::nvfp4: return values / 2 + values / 16;
     case ops::WeightFormat::exl3: {
       const int64_t in = (m.in_features + 127) / 128 * 128, out = (m.out_features + 127) / 128 * 128;

@@ -24,7 +24,7 @@ struct PreparedLayer {
   const model::LayerWeights* weights = nullptr;
   std::vector<float> conv_taps;    // KDA: [kernel, 3·heads·dim]
   std::vector<float> rate;         // KDA: [heads] exp(A_log)
-  std::vector<float> kv_b_values;  // DSA: kv_b_proj decoded, if it is stored as FP8
+  std::vector<float> kv_b_values;  // DSA: kv_b_proj decoded, if it is stored in a coded format
   model::Matrix kv_b;              // DSA
   std::vector<ops::Mlp> routed;    // MoE
   ops::Mlp shared;                 // the shared expert or the dense MLP

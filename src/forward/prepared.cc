@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "forward/pass.h"
-#include "ops/simd/fp8.h"
+#include "ops/linear/decode.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::forward {
@@ -19,22 +19,15 @@ std::vector<float> transposed_taps(const model::Vector& conv, int64_t channels, 
   return taps;
 }
 
-// kv_b_proj is read by columns, which FP8 blocks do not allow; no known pack stores it so, but the loader accepts it.
+// kv_b_proj is read by columns, of which no coded format has any.
 void decode_kv_b(PreparedLayer& layer) {
-  const model::Matrix& w = layer.kv_b;
-  layer.kv_b_values.resize(static_cast<size_t>(w.out_features * w.in_features));
-  for (int64_t o = 0; o < w.out_features; ++o) {
-    for (int64_t i = 0; i < w.in_features; ++i) {
-      float scale;
-      const int64_t block = (w.block_row + o) / 128 * ((w.stride() + 127) / 128) + (w.first_column + i) / 128;
-      std::copy_n(w.block_scales + 4 * block, 4, reinterpret_cast<std::byte*>(&scale));
-      layer.kv_b_values[static_cast<size_t>(o * w.in_features + i)] =
-          ops::fp8_e4m3_values[static_cast<uint8_t>(w.data[o * w.stride() + i])] * scale;
-    }
-  }
-  layer.kv_b.format = ops::WeightFormat::f32;
-  layer.kv_b.data = reinterpret_cast<const std::byte*>(layer.kv_b_values.data());
-  layer.kv_b.block_scales = nullptr;
+  layer.kv_b_values = ops::decode(layer.kv_b);
+  model::Matrix plain;
+  plain.format = ops::WeightFormat::f32;
+  plain.data = reinterpret_cast<const std::byte*>(layer.kv_b_values.data());
+  plain.out_features = layer.kv_b.out_features;
+  plain.in_features = plain.leaf_columns = layer.kv_b.in_features;
+  layer.kv_b = plain;
 }
 
 }  // namespace
@@ -49,7 +42,7 @@ PreparedLayer prepare_layer(const model::LayerWeights& weights, const model::Sha
     ops::kernels().exp(weights.kda->a_log.data(), shape.kda_num_heads, layer.rate.data());
   } else {
     layer.kv_b = weights.dsa->kv_b_proj;
-    if (layer.kv_b.format == ops::WeightFormat::fp8_block) decode_kv_b(layer);
+    if (layer.kv_b.format != ops::WeightFormat::bf16 && layer.kv_b.format != ops::WeightFormat::f32) decode_kv_b(layer);
   }
   if (weights.moe) {
     for (const model::MlpWeights& expert : weights.moe->experts) layer.routed.push_back(mlp_of(expert));

@@ -33,10 +33,10 @@ bool is_exl3_name(std::string_view name) {
               std::move(expected));
 }
 
-// The table is read by rows, kv_b_proj by columns, and the router and mHC decide too much for too few bytes.
+// The table is read by rows, and the router and mHC decide too much for too few bytes.
 bool must_be_plain(const WeightSpec& spec) {
   return spec.component == Component::embedding || spec.component == Component::router ||
-         spec.component == Component::mhc || spec.name.ends_with("kv_b_proj.weight");
+         spec.component == Component::mhc;
 }
 
 void check_place(LinearForm form, const Tensor& first, const WeightSpec& spec) {

@@ -12,15 +12,12 @@
 
 #include "base/error.h"
 #include "model/json_reader.h"
+#include "quant/fp8.h"
 
 namespace tandem::model {
 namespace {
 
-constexpr int64_t fp8_block = 128;
-
 std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
-int64_t blocks(int64_t length) { return (length + fp8_block - 1) / fp8_block; }
 
 template <typename T>
 T read_value(const std::byte* data, size_t index) {
@@ -229,15 +226,14 @@ void WeightSource::set_block_scales(const StoredWeight& stored, Matrix& matrix) 
     throw Error(ErrorCode::bad_file, "tensor " + printable(stored.tensor->name + "_scale_inv"), "missing",
                 "the block scales of the F8_E4M3 weight");
   }
-  std::vector<int64_t> expected = stored.stored_shape;
-  for (size_t i = expected.size() - 2; i < expected.size(); ++i) expected[i] = blocks(expected[i]);
-  if (scales->dtype != DType::f32) wrong(*scales, fmt::format("dtype {}", dtype_name(scales->dtype)), "F32");
-  if (scales->shape != expected) {
-    wrong(*scales, "shape " + shape_text(scales->shape), shape_text(expected) + ", one scale for every 128x128 block");
-  }
-  const int64_t slice_scales = expected[expected.size() - 2] * expected[expected.size() - 1];
+  const size_t dot = scales->name.rfind('.');
+  const std::string prefix = dot == std::string::npos ? scales->file : scales->name.substr(0, dot);
+  const quant::Fp8Scales read = quant::read_fp8_scales(
+      scales->file + ": tensor " + printable(prefix),
+      {scales->name.substr(dot + 1), dtype_name(scales->dtype), scales->shape, scales->data}, stored.stored_shape);
   matrix.format = ops::WeightFormat::fp8_block;
-  matrix.block_scales = scales->data.data() + stored.slice * slice_scales * dtype_bytes(DType::f32);
+  matrix.scale_format = read.format;
+  matrix.block_scales = read.data + stored.slice * read.matrix * quant::fp8_scale_bytes(read.format);
   matrix.block_row = stored.first_row;
 }
 

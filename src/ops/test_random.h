@@ -125,6 +125,7 @@ struct MatrixOptions {
   int bits = 4;            // EXL3
   quant::Exl3Codebook codebook = quant::Exl3Codebook::mcg;
   bool signs = false;  // EXL3: legacy signs instead of scales
+  quant::Fp8ScaleFormat scale_format = quant::Fp8ScaleFormat::f32;
 };
 
 // Columns must be a multiple of 16.
@@ -196,11 +197,16 @@ inline StoredMatrix random_matrix(Random& random, WeightFormat format, int64_t o
   const int64_t bytes = format == WeightFormat::f32 ? 4 : format == WeightFormat::bf16 ? 2 : 1;
   const int64_t scale_columns = (in + 127) / 128, scale_rows = (options.block_row + out + 127) / 128;
   m.data.resize(static_cast<size_t>(options.misaligned + out * in * bytes));
+  const int64_t scale_bytes = quant::fp8_scale_bytes(options.scale_format);
+  m.view.scale_format = options.scale_format;
   if (format == WeightFormat::fp8_block)
-    m.scales.resize(static_cast<size_t>(options.misaligned + 4 * scale_rows * scale_columns));
+    m.scales.resize(static_cast<size_t>(options.misaligned + scale_bytes * scale_rows * scale_columns));
   for (int64_t i = 0; i < scale_rows * scale_columns && format == WeightFormat::fp8_block; ++i) {
     const float scale = random.uniform(0.001f, 0.01f) * options.scale;
-    std::memcpy(m.scales.data() + options.misaligned + 4 * i, &scale, 4);
+    const uint16_t half =
+        options.scale_format == quant::Fp8ScaleFormat::f16 ? quant::float_to_half(scale) : to_bf16(scale);
+    std::byte* at = m.scales.data() + options.misaligned + scale_bytes * i;
+    scale_bytes == 4 ? std::memcpy(at, &scale, 4) : std::memcpy(at, &half, 2);
   }
   for (int64_t i = 0; i < out * in; ++i) {
     std::byte* at = m.data.data() + options.misaligned + i * bytes;
@@ -215,9 +221,8 @@ inline StoredMatrix random_matrix(Random& random, WeightFormat format, int64_t o
       const auto code = static_cast<uint8_t>(random.below(127) + 128 * random.below(2));  // every code but the two NaN
       *at = static_cast<std::byte>(code);
       const int64_t block = (options.block_row + i / in) / 128 * scale_columns + i % in / 128;
-      float scale;
-      std::memcpy(&scale, m.scales.data() + options.misaligned + 4 * block, 4);
-      value = fp8_e4m3_values[code] * scale;
+      value =
+          fp8_e4m3_values[code] * quant::fp8_scale(m.scales.data() + options.misaligned, options.scale_format, block);
     }
     m.values.push_back(value);
   }

@@ -4,6 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "quant/tensor_facts.h"
 
 namespace tandem::quant {
 
@@ -37,5 +41,24 @@ void fp8_block_encode(const float* w, int64_t rows, int64_t columns, std::byte* 
 
 // out[c] = code × scale for row `row` of such a matrix, `columns` values; scales may be unaligned.
 void fp8_block_decode_row(const std::byte* codes, const std::byte* scales, int64_t row, int64_t columns, float* out);
+
+// How block scales are stored: most writers use fp32, some the type of the model's other weights.
+enum class Fp8ScaleFormat { f32, bf16, f16 };
+constexpr int64_t fp8_scale_bytes(Fp8ScaleFormat format) { return format == Fp8ScaleFormat::f32 ? 4 : 2; }
+
+// Scale number `index`; `scales` may be unaligned.
+float fp8_scale(const std::byte* scales, Fp8ScaleFormat format, int64_t index);
+
+// The block scales of a weight.
+struct Fp8Scales {
+  const std::byte* data = nullptr;
+  Fp8ScaleFormat format = Fp8ScaleFormat::f32;
+  int64_t matrix = 0;  // number of scales of one [rows, columns] matrix
+};
+
+// From the tensor that holds the scales of an F8_E4M3 weight of this shape, [rows, columns] or [matrices, rows,
+// columns]: F32, BF16 or F16, the last two dimensions in blocks. Throws Error(bad_file) naming the tensor for another
+// dtype or shape, bytes missing, and a scale that is negative, infinite or NaN.
+Fp8Scales read_fp8_scales(std::string_view prefix, const TensorFacts& scales, std::span<const int64_t> weight_shape);
 
 }  // namespace tandem::quant

@@ -158,8 +158,7 @@ inline bool is_codable(const StoredTensor& tensor) {
   const std::string& name = tensor.name;
   if (!name.ends_with(".weight") || tensor.shape.size() != 2 || name.starts_with("model.visual")) return false;
   if (tensor.shape[0] % 128 != 0 || tensor.shape[1] % 128 != 0) return false;
-  return name.find("embed_tokens") == std::string::npos && name.find("mlp.gate.weight") == std::string::npos &&
-         name.find("kv_b_proj") == std::string::npos;
+  return name.find("embed_tokens") == std::string::npos && name.find("mlp.gate.weight") == std::string::npos;
 }
 
 struct Choice {

@@ -8,8 +8,8 @@
 namespace tandem::ops {
 
 void mla_absorb_query(device::Threads& threads, const MlaAbsorb& a, const float* q, float* out) {
-  if (a.kv_b->format == WeightFormat::fp8_block)
-    throw Error(ErrorCode::internal, "mla_absorb_query", "kv_b_proj is FP8");
+  if (a.kv_b->format != WeightFormat::bf16 && a.kv_b->format != WeightFormat::f32)
+    throw Error(ErrorCode::internal, "mla_absorb_query", "kv_b_proj is in a coded format", "BF16 or F32");
   const int64_t rank = a.kv_b->in_features, bytes = a.kv_b->format == WeightFormat::bf16 ? 2 : 4;
   const int64_t piece = 128, pieces = (rank + piece - 1) / piece;  // latent columns of a task
   const int64_t tiles = (a.rows + max_tile_rows - 1) / max_tile_rows;

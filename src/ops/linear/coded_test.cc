@@ -13,7 +13,6 @@
 #include "ops/linear/multiply.h"
 #include "ops/test_random.h"
 #include "quant/exl3_tile.h"
-#include "quant/fp8.h"
 #include "quant/hadamard.h"
 #include "quant/half.h"
 
@@ -202,29 +201,6 @@ TEST(CodedNvfp4, AllCodesAndScalesOnEveryLevel) {
               << "code " << k % 16 << " scale " << o << " level " << static_cast<int>(level);
       }
     }
-  }
-}
-
-TEST(CodedFp8, AllCodesOnEveryLevel) {
-  const KeepLevel keep;
-  std::vector<std::byte> codes(256 * 32);
-  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i / 32);
-  const std::array<float, 2> scales = {0.37f, 1e-3f};
-  Matrix m;
-  m.format = WeightFormat::fp8_block;
-  m.data = codes.data();
-  m.block_scales = reinterpret_cast<const std::byte*>(scales.data());
-  m.out_features = 256;
-  m.in_features = m.leaf_columns = 32;
-  for (const SimdLevel level : levels()) {
-    use_simd_level(level);
-    std::array<float, 32> x{};
-    x[7] = 1;
-    std::array<float, 256> y{};
-    multiply({&m, 0, 256, 0, 32, x.data(), 32, 1, y.data(), 256});
-    for (size_t o = 0; o < 256; ++o)
-      ASSERT_TRUE(same_bits(y[o] + 0.0f, quant::e4m3_values[o] * scales[o / 128] + 0.0f))
-          << "code " << o << " level " << static_cast<int>(level);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "quant/exl3_codebook.h"
+#include "quant/fp8.h"
 
 namespace tandem::ops {
 
@@ -15,9 +16,6 @@ enum class WeightFormat {
   nvfp4,      // e2m1 codes, an e4m3 scale for 16 inputs, an fp32 scale for the matrix (spec/model.md 8.3)
   exl3,       // trellis tiles between two Hadamard transforms (spec/quantization.md 1)
 };
-
-// How the block scales of fp8_block are stored.
-enum class ScaleFormat { f32, bf16, f16 };
 
 constexpr int64_t exl3_block = 128;  // inputs or outputs that a Hadamard transform of EXL3 mixes
 
@@ -41,7 +39,7 @@ struct Matrix {
   const std::byte* data = nullptr;
   // fp8_block: [ceil(out/128), ceil(in/128)] as scale_format says; nvfp4: e4m3 [out, stride() / 16]. May be unaligned.
   const std::byte* block_scales = nullptr;
-  ScaleFormat scale_format = ScaleFormat::f32;
+  quant::Fp8ScaleFormat scale_format = quant::Fp8ScaleFormat::f32;
   int64_t out_features = 0;
   int64_t in_features = 0;
   int64_t block_row = 0;   // fp8_block: row of this view's first row in the stored matrix

@@ -13,8 +13,7 @@
 
 namespace tandem::ops::TANDEM_SIMD_LEVEL {
 
-constexpr int64_t group = 32;  // values of a step
-constexpr int64_t fp8_block = 128;
+constexpr int64_t group = 32;             // values of a step
 constexpr int64_t prefetch_bytes = 4096;  // how far ahead stored rows are asked for
 
 // Matrix::stride(), which must not be called here: it is inline in a shared namespace (vec16.h).
@@ -26,7 +25,7 @@ static inline bool is_coded(const Matrix& w) {
 }
 
 static inline float fp8_scale(const Matrix& w, int64_t index) {
-  if (w.scale_format == ScaleFormat::f32) {
+  if (w.scale_format == quant::Fp8ScaleFormat::f32) {
     float scale;
     std::memcpy(&scale, w.block_scales + 4 * index, 4);
     return scale;
@@ -34,20 +33,23 @@ static inline float fp8_scale(const Matrix& w, int64_t index) {
   std::byte lanes[32] = {};
   std::memcpy(lanes, w.block_scales + 2 * index, 2);
   float scales[16];
-  store(scales, w.scale_format == ScaleFormat::bf16 ? load_bf16(lanes) : load_f16(lanes));
+  store(scales, w.scale_format == quant::Fp8ScaleFormat::bf16 ? load_bf16(lanes) : load_f16(lanes));
   return scales[0];
 }
 
 // Index of the first scale of a row of blocks.
 static inline int64_t fp8_scale_row(const Matrix& w, int64_t output) {
-  return (w.block_row + output) / fp8_block * ((stored_columns(w) + fp8_block - 1) / fp8_block);
+  return (w.block_row + output) / quant::fp8_block * ((stored_columns(w) + quant::fp8_block - 1) / quant::fp8_block);
 }
 
 static inline void decode_fp8(const Matrix& w, int64_t output, int64_t column, int64_t n, float* out) {
   const int64_t scale_row = fp8_scale_row(w, output), first = w.first_column + column;
   const std::byte* codes = w.data + output * stored_columns(w) + column;
-  for (int64_t k = 0; k < n; ++k)
-    out[k] = fp8_e4m3_values[static_cast<uint8_t>(codes[k])] * fp8_scale(w, scale_row + (first + k) / fp8_block);
+  float scale = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    if (k == 0 || (first + k) % quant::fp8_block == 0) scale = fp8_scale(w, scale_row + (first + k) / quant::fp8_block);
+    out[k] = fp8_e4m3_values[static_cast<uint8_t>(codes[k])] * scale;
+  }
 }
 
 // `column` is a multiple of 16 of the stored matrix.
@@ -98,8 +100,8 @@ struct Fp8Steps {
         place_(w.first_column + column) {}
 
   inline Pair next(int64_t k) {
-    if (k == 0 || (place_ + k) % fp8_block == 0) {
-      const float factor = fp8_scale(w_, scale_row_ + (place_ + k) / fp8_block) * 256;
+    if (k == 0 || (place_ + k) % quant::fp8_block == 0) {
+      const float factor = fp8_scale(w_, scale_row_ + (place_ + k) / quant::fp8_block) * 256;
       odd_ |= !(factor <= 0x1p127f && factor >= -0x1p127f);
       factor_ = set1(factor);
     }
