@@ -129,7 +129,7 @@ int run_bench_replay(const BenchReplayOptions& options) {
                 fmt::format("the model folder of \"{}\"", reader.header().model));
   const auto shape = model::read_shape(folder);
   const auto checkpoint = model::Checkpoint::open(folder);
-  const auto weights = model::load_text_weights(checkpoint, shape);
+  const auto weights = model::load_text_weights(checkpoint, shape, weight_options(options.nvfp4_nibble_order));
   const int threads = checked_threads(options.threads);
   const std::string file_name = options.file.string();
   const Drafting drafting = drafting_of(options, reader.header(), folder, shape);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace tandem::cli {
 
@@ -10,6 +11,7 @@ struct BenchReplayOptions {
   std::filesystem::path model;               // the model folder that it was made with; empty: the bundled model
   std::filesystem::path drafter_model = {};  // --drafter-model of a recording with DFlash2; empty: <MODEL>-dflash2
   int threads = 0;                           // --threads
+  std::string nvfp4_nibble_order = "low";    // --nvfp4-nibble-order
   bool json = false;
 };
 

@@ -30,12 +30,20 @@ void Command::add_load_options(LoadOptions& load) {
   app_->add_option("--kv-cache-dtype", load.kv_cache_dtype,
                    "How token rows are stored: auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   add_kv_scales_option(load.kv_scales);
+  add_nibble_order_option(load.nvfp4_nibble_order);
   add_drafting_options(load.drafting);
 }
 
 void Command::add_kv_scales_option(std::string& kv_scales) {
   app_->add_option("--kv-scales", kv_scales,
                    "Scales of nvfp4 rows: auto (those that tandem calibrate kv stored), none, or its FILE");
+}
+
+void Command::add_nibble_order_option(std::string& nvfp4_nibble_order) {
+  app_->add_option(
+          "--nvfp4-nibble-order", nvfp4_nibble_order,
+          "Half of a byte that holds the even one of two NVFP4 weights, which no file says: low (usual) or high")
+      ->check(CLI::IsMember({"low", "high"}));
 }
 
 void Command::add_drafting_options(DraftingFlags& flags) {

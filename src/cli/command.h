@@ -32,6 +32,7 @@ class Command {
 
   void add_load_options(LoadOptions& load);
   void add_kv_scales_option(std::string& kv_scales);
+  void add_nibble_order_option(std::string& nvfp4_nibble_order);
   void add_drafting_options(DraftingFlags& flags);
   void add_memory_option(int64_t& bytes);
   void add_sampling_options(SamplingOptions& sampling);

@@ -85,6 +85,7 @@ void add_stream_options(Command& command, ServeOptions& options) {
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
                  "auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   command.add_kv_scales_option(options.kv_scales);
+  command.add_nibble_order_option(options.nvfp4_nibble_order);
   app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1, or 2: two ranks in this process");
   app.add_option("--decode-context-parallel-size", options.decode_context_parallel_size,
                  "1, or 2: each rank holds half of the token rows");
@@ -187,6 +188,7 @@ int inspect_command(const Words& words) {
       "Prints shape, layers, parameters, cache bytes, missing and unknown tensors. MODEL may be a config.json.",
       "  tandem inspect\n  tandem inspect path/to/config.json --json\n");
   InspectOptions options;
+  command.add_nibble_order_option(options.nvfp4_nibble_order);
   command.add_json_flag(options.json);
   if (!command.parse(words)) return 0;
   options.model = command.model();
@@ -311,6 +313,7 @@ int bench_replay_command(const Words& words) {
       ->type_name("DIR")
       ->default_str("");
   app.add_option("--threads", options.threads, "CPU threads of each rank; 0: the cores divided among the ranks");
+  command.add_nibble_order_option(options.nvfp4_nibble_order);
   command.add_json_flag(options.json);
   if (!command.parse(words)) return 0;
   options.file = file;

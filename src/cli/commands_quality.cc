@@ -22,6 +22,7 @@ void add_quality_options(Command& command, Options& options, const char* cache_h
   app.add_option("--window", options.window, "Tokens that are read together; each window starts afresh");
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype, cache_help);
   command.add_kv_scales_option(options.kv_scales);
+  command.add_nibble_order_option(options.nvfp4_nibble_order);
   app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
   command.add_json_flag(options.json);
 }
@@ -91,6 +92,7 @@ int calibrate_kv_command(const Words& words) {
   app.add_option("--cache-dir", cache_dir, "Where the scales are stored; default: ~/.cache/tandem")
       ->type_name("DIR")
       ->default_str("");
+  command.add_nibble_order_option(options.nvfp4_nibble_order);
   command.add_json_flag(options.json);
   if (!command.parse(words)) return 0;
   options.model = command.model();

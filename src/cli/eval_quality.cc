@@ -39,14 +39,17 @@ struct Model {
   model::Shape shape;
   text::Tokenizer tokenizer;
   std::vector<float> latent_scales;
+  model::WeightOptions weights;
 
-  Model(const std::filesystem::path& given, const std::string& kv_cache_dtype, const std::string& kv_scales)
+  Model(const std::filesystem::path& given, const std::string& kv_cache_dtype, const std::string& kv_scales,
+        const std::string& nvfp4_nibble_order)
       : folder(checked_folder(given)),
         dtype(kv_cache_dtype == "auto" ? "f32" : kv_cache_dtype),
         cache_type(cli::cache_type(kv_cache_dtype)),
         shape(model::read_shape(folder)),
         tokenizer(text::Tokenizer::load(folder)),
-        latent_scales(read_scales(kv_scales)) {}
+        latent_scales(read_scales(kv_scales)),
+        weights(weight_options(nvfp4_nibble_order)) {}
 
   std::vector<float> read_scales(const std::string& kv_scales) const {
     const model::Checkpoint checkpoint = model::Checkpoint::open(folder);
@@ -59,6 +62,7 @@ struct Model {
     return std::make_unique<eval::ModelLogits>(folder, eval::ModelLogitsOptions{.window = window,
                                                                                 .chunk_rows = 0,
                                                                                 .cache_type = cache_type,
+                                                                                .weights = weights,
                                                                                 .latent_scales = latent_scales,
                                                                                 .threads = threads});
   }
@@ -112,9 +116,10 @@ struct Sides {
     if (eval::is_capture(given)) capture = given;
     const bool has_student = !options.student.empty() || options.capture.empty();
     check_kld(options, !capture.empty(), has_student);
-    if (capture.empty()) teacher.emplace(given, "auto", "auto");
+    if (capture.empty()) teacher.emplace(given, "auto", "auto", options.nvfp4_nibble_order);
     if (has_student)
-      student.emplace(options.student.empty() ? given : options.student, options.kv_cache_dtype, options.kv_scales);
+      student.emplace(options.student.empty() ? given : options.student, options.kv_cache_dtype, options.kv_scales,
+                      options.nvfp4_nibble_order);
     const Model& reads = student ? *student : *teacher;
     text = read_texts(options.text, reads.folder);
     windows = windows_of(text, reads, options.window);
@@ -201,7 +206,7 @@ int run_eval_kld(const KldCommandOptions& options) {
 
 int run_eval_ppl(const PplCommandOptions& options) {
   const int threads = checked_threads(options.threads);
-  const Model model(options.model, options.kv_cache_dtype, options.kv_scales);
+  const Model model(options.model, options.kv_cache_dtype, options.kv_scales, options.nvfp4_nibble_order);
   const Text text = read_texts(options.text, model.folder);
   const auto windows = windows_of(text, model, options.window);
   const auto source = model.source(options.window, threads);

@@ -15,9 +15,10 @@ struct KldCommandOptions {
   int32_t runs = 1;                     // --runs: each with models loaded anew
   std::string kv_cache_dtype = "auto";  // --kv-cache-dtype, of the student; the teacher's is f32
   std::string kv_scales = "auto";       // --kv-scales, likewise
-  int threads = 0;                      // --threads
-  std::filesystem::path capture;        // --capture: file for the teacher's logits; empty: none
-  std::filesystem::path svg;            // --svg: file for the picture; empty: none
+  std::string nvfp4_nibble_order = "low";  // --nvfp4-nibble-order, of both models
+  int threads = 0;                         // --threads
+  std::filesystem::path capture;           // --capture: file for the teacher's logits; empty: none
+  std::filesystem::path svg;               // --svg: file for the picture; empty: none
   bool json = false;
 };
 
@@ -31,6 +32,7 @@ struct PplCommandOptions {
   int64_t window = 2048;
   std::string kv_cache_dtype = "auto";
   std::string kv_scales = "auto";
+  std::string nvfp4_nibble_order = "low";
   int threads = 0;
   bool json = false;
 };

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace tandem::cli {
 
 struct InspectOptions {
-  std::filesystem::path model;  // a folder or a config.json; empty: the bundled model
+  std::filesystem::path model;             // a folder or a config.json; empty: the bundled model
+  std::string nvfp4_nibble_order = "low";  // --nvfp4-nibble-order
   bool json = false;
 };
 

@@ -55,7 +55,8 @@ int run_calibrate_kv(const CalibrateKvOptions& options) {
   const model::Shape shape = model::read_shape(folder);
   const eval::Windows windows = windows_of(options, folder, shape);
   const model::Checkpoint checkpoint = model::Checkpoint::open(folder);
-  const model::TextWeights weights = model::load_text_weights(checkpoint, shape);
+  const model::TextWeights weights =
+      model::load_text_weights(checkpoint, shape, weight_options(options.nvfp4_nibble_order));
   const std::string key = key_of(folder, checkpoint);
   const auto file = file_of(options.cache_dir, key);
   std::error_code error;

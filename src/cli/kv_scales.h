@@ -13,11 +13,12 @@
 namespace tandem::cli {
 
 struct CalibrateKvOptions {
-  std::filesystem::path model;      // empty: the bundled model
-  std::string text;                 // --text; empty: eval_text.jsonl of the model folder; -: standard input
-  int64_t window = 2048;            // --window, tokens
-  int threads = 0;                  // --threads
-  std::filesystem::path cache_dir;  // --cache-dir
+  std::filesystem::path model;             // empty: the bundled model
+  std::string text;                        // --text; empty: eval_text.jsonl of the model folder; -: standard input
+  int64_t window = 2048;                   // --window, tokens
+  int threads = 0;                         // --threads
+  std::filesystem::path cache_dir;         // --cache-dir
+  std::string nvfp4_nibble_order = "low";  // --nvfp4-nibble-order
   bool json = false;
 };
 

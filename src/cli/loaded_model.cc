@@ -145,6 +145,12 @@ forward::CacheType cache_type(const std::string& name) {
   return name == "auto" ? forward::CacheType::f32 : model::parse_cache_type(name);
 }
 
+model::WeightOptions weight_options(const std::string& nvfp4_nibble_order) {
+  if (nvfp4_nibble_order == "low") return {quant::NibbleOrder::low_first};
+  if (nvfp4_nibble_order == "high") return {quant::NibbleOrder::high_first};
+  throw Error(ErrorCode::usage, "--nvfp4-nibble-order", nvfp4_nibble_order, "low or high");
+}
+
 int64_t memory_beside(int64_t weights) {
   const int64_t machine = memory_of_machine();
   if (machine == 0) return 0;
@@ -156,6 +162,7 @@ int64_t memory_beside(int64_t weights) {
 }
 
 void check_load(const LoadOptions& options) {
+  weight_options(options.nvfp4_nibble_order);
   const auto folder = checked_folder(options.model);
   const auto shape = model::read_shape(folder);
   const auto checkpoint = model::Checkpoint::open(folder);
@@ -238,7 +245,7 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       tokenizer_(checked_tokenizer(folder_, shape_)),
       defaults_(read_generation_defaults(folder_, shape_)),
       checkpoint_(model::Checkpoint::open(folder_)),
-      weights_(model::load_text_weights(checkpoint_, shape_)),
+      weights_(model::load_text_weights(checkpoint_, shape_, weight_options(options.nvfp4_nibble_order))),
       drafting_(resolve_drafting(options.drafting, folder_, shape_, weights_.mtp.has_value())),
       drafter_files_(drafting_.shape ? std::make_unique<DrafterFiles>(drafting_) : nullptr),
       plan_(with_scales(

@@ -29,6 +29,7 @@ struct LoadOptions {
   int64_t kept_states_memory = 0;            // --kept-states-memory, bytes; 0: nothing is kept
   std::string kv_cache_dtype = "auto";       // --kv-cache-dtype: auto (f32), or a name of model/cache_bytes.h
   std::string kv_scales = "auto";            // --kv-scales, of nvfp4 (cli/kv_scales.h)
+  std::string nvfp4_nibble_order = "low";    // --nvfp4-nibble-order
   int32_t tensor_parallel_size = 1;          // --tensor-parallel-size: ranks as threads of this process
   int32_t decode_context_parallel_size = 1;  // --decode-context-parallel-size
 
@@ -50,6 +51,9 @@ int checked_threads(int threads);
 
 // --kv-cache-dtype as it may be on a CPU. Throws Error(usage).
 forward::CacheType cache_type(const std::string& name);
+
+// How weights are read with this --nvfp4-nibble-order. Throws Error(usage).
+model::WeightOptions weight_options(const std::string& nvfp4_nibble_order);
 
 // A model folder that may be read: `given`, or the bundled model's. Throws Error naming it.
 std::filesystem::path checked_folder(const std::filesystem::path& given);

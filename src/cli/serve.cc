@@ -97,6 +97,7 @@ LoadOptions load_options(const ServeOptions& options) {
   load.kept_states_memory = options.kept_states_memory;
   load.kv_cache_dtype = options.kv_cache_dtype;
   load.kv_scales = options.kv_scales;
+  load.nvfp4_nibble_order = options.nvfp4_nibble_order;
   load.tensor_parallel_size = options.tensor_parallel_size;
   load.decode_context_parallel_size = options.decode_context_parallel_size;
   load.prefill_slice_ms = options.prefill_slice_ms;

@@ -30,6 +30,7 @@ struct ServeOptions {
   int64_t kept_states_memory = engine::default_kept_states_memory;  // --kept-states-memory, bytes; 0: none are kept
   std::string kv_cache_dtype = "auto";                              // --kv-cache-dtype
   std::string kv_scales = "auto";                                   // --kv-scales
+  std::string nvfp4_nibble_order = "low";                           // --nvfp4-nibble-order
   int32_t tensor_parallel_size = 1;                                 // --tensor-parallel-size
   int32_t decode_context_parallel_size = 1;                         // --decode-context-parallel-size
   double prefill_slice_ms = 200;       // --prefill-slice-ms: longest step with prompt rows beside decoding streams

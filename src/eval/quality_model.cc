@@ -36,7 +36,7 @@ ModelLogits::ModelLogits(const std::filesystem::path& folder, const ModelLogitsO
     : name_(folder.string()),
       shape_(model::read_shape(folder)),
       checkpoint_(model::Checkpoint::open(folder)),
-      weights_(model::load_text_weights(checkpoint_, shape_)),
+      weights_(model::load_text_weights(checkpoint_, shape_, options.weights)),
       pages_(pages_for(options.window, shape_)),
       runner_(engine::run_on_cpu(shape_, weights_, capacity_for(options, shape_.vocab_size, pages_), {},
                                  engine::threads_of_rank(options.threads, {}))) {}

@@ -21,6 +21,7 @@ struct ModelLogitsOptions {
   int64_t window = 2048;   // tokens of the longest window
   int64_t chunk_rows = 0;  // the most rows of next(); 0: chunk_rows_for the vocabulary
   forward::CacheType cache_type = forward::CacheType::f32;
+  model::WeightOptions weights = {};
   std::vector<float> latent_scales = {};  // forward::Capacity
   int threads = 0;                        // 0: one for each core
 };

@@ -24,8 +24,10 @@ class MtpStreams {
  public:
   static constexpr int32_t stream_pages = 24;
 
-  explicit MtpStreams(const std::string& model, MtpSetting setting = {})
-      : loaded_(loaded(model)),
+  explicit MtpStreams(const std::string& model, MtpSetting setting = {}) : MtpStreams(loaded(model), setting) {}
+  // `model` must outlive this object.
+  explicit MtpStreams(const Loaded& model, MtpSetting setting = {})
+      : loaded_(model),
         page_rows_(setting.page_rows),
         text_(loaded_.shape, loaded_.weights, threads_, capacity(setting)) {
     for (const int32_t slot : {0, 1}) {

@@ -79,7 +79,8 @@ TEST_F(CheckpointTest, IndexMustTellTheTruth) {
   expect_parts(refusal(), {"weight_map", "empty"});
   write_index("[]");
   expect_parts(refusal(), {"weight_map", "array"});
-  for (const char* name : {"../a.safetensors", "/etc/passwd", "..", "", "sub/a.safetensors"}) {
+  for (const char* name : {"../a.safetensors", "/etc/passwd", "..", "", "sub/a.safetensors", "sub\\\\a.safetensors",
+                           "a.safetensors\\u0000"}) {
     write_index(fmt::format(R"({{"t":"{}"}})", name));
     expect_parts(refusal(), {"weight_map.t", "a file in the same folder"});
   }

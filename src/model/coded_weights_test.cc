@@ -2,10 +2,13 @@
 #include "model/coded_weights.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "model/split.h"
 #include "model/testing/coded_tensors.h"
 #include "model/weights.h"
+#include "ops/linear/decode.h"
 
 namespace tandem::model {
 namespace {
@@ -144,6 +147,70 @@ TEST_F(CodedLoader, ScalesMayLieInAnotherShard) {
     const Checkpoint checkpoint = Checkpoint::open(folder.path());
     EXPECT_NE(load_text_weights(checkpoint, shape()).layers[0].mlp->gate_proj.format, ops::WeightFormat::bf16);
   }
+}
+
+// The scales of an FP8 module in two bytes each, truncated to BF16.
+void shorten_scales(std::vector<StoredTensor>& tensors, DType dtype) {
+  StoredTensor& scales = named(tensors, module + ".weight_scale_inv");
+  const std::vector<float> values = testing::values_of(scales);
+  std::vector<uint16_t> halves;
+  for (const float value : values)
+    halves.push_back(dtype == DType::f16 ? quant::float_to_half(value)
+                                         : static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+  scales.dtype = dtype;
+  scales.bytes = testing::raw(halves);
+}
+
+TEST_F(CodedLoader, Fp8ScalesInTwoBytes) {
+  const std::vector<StoredTensor> stored = with(module, Coding::fp8_block);
+  const Matrix exact = gate_of(stored);
+  const std::vector<float> values = ops::decode(exact);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    std::vector<StoredTensor> tensors = stored;
+    shorten_scales(tensors, dtype);
+    const Matrix gate = gate_of(tensors);
+    EXPECT_EQ(gate.scale_format, dtype == DType::f16 ? quant::Fp8ScaleFormat::f16 : quant::Fp8ScaleFormat::bf16);
+    const std::vector<float> found = ops::decode(gate);
+    for (size_t i = 0; i < values.size(); i += 97)
+      ASSERT_NEAR(found[i], values[i], std::abs(values[i]) / 128) << "weight " << i;
+  }
+}
+
+TEST_F(CodedLoader, Fp8Refusals) {
+  constexpr Coding fp8 = Coding::fp8_block;
+  const std::string scales = module + ".weight_scale_inv";
+  expect_parts(damaged(fp8, [&](auto& t) { remove(t, scales); }), {scales, "missing"});
+  expect_parts(damaged(fp8, [&](auto& t) { set(named(t, scales), 3, std::nanf("")); }),
+               {"model.safetensors", scales, "nan at element 3"});
+  expect_parts(damaged(fp8, [&](auto& t) { set(named(t, scales), 0, -1.0f); }), {scales, "-1 at element 0"});
+  expect_parts(damaged(fp8,
+                       [&](auto& t) {
+                         shorten_scales(t, DType::bf16);
+                         set(named(t, scales), 7, uint16_t{0x7f80});
+                       }),
+               {scales, "inf at element 7"});
+  expect_parts(damaged(fp8, [&](auto& t) { named(t, scales).shape = {2, 4}; }), {scales, "[2, 4]", "[4, 2]"});
+  expect_parts(damaged(fp8, [&](auto& t) { named(t, scales).dtype = DType::i32; }), {scales, "I32", "F32 or BF16"});
+  expect_parts(damaged(fp8,
+                       [&](auto& t) {
+                         StoredTensor second = named(t, scales);
+                         second.name = module + ".weight_scale";
+                         t.push_back(second);
+                       }),
+               {module + ".weight_scale", "beside", "weight_scale_inv"});
+  // Codes of one format with names of another.
+  expect_parts(damaged(fp8, [&](auto& t) { named(t, scales).name = module + ".weight_scale_2"; }),
+               {module, "weight_scale"});
+  expect_parts(damaged(Coding::nvfp4_modelopt,
+                       [&](auto& t) {
+                         t.push_back({scales, DType::f32, {4, 2}, std::string(32, '\0')});
+                       }),
+               {scales, "ModelOpt"});
+  expect_parts(damaged(Coding::exl3,
+                       [&](auto& t) {
+                         t.push_back({scales, DType::f32, {4, 2}, std::string(32, '\0')});
+                       }),
+               {scales, "beside an EXL3 trellis"});
 }
 
 TEST_F(CodedLoader, Nvfp4Refusals) {

@@ -142,13 +142,13 @@ void print_weights(Output out, const ModelReport& report) {
 
 }  // namespace
 
-ModelReport inspect(const fs::path& path) {
+ModelReport inspect(const fs::path& path, WeightOptions options) {
   ModelReport report;
   report.path = path.string();
   report.shape = read_shape(path);
   report.inventory = make_inventory(report.shape);
   report.cache = cache_bytes(report.shape);
-  if (has_weights(path)) report.weights = compare(Checkpoint::open(path), report.shape);
+  if (has_weights(path)) report.weights = compare(Checkpoint::open(path), report.shape, options);
   return report;
 }
 

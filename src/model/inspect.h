@@ -23,7 +23,7 @@ struct ModelReport {
 
 // Reads MODEL, a folder or a config.json. Throws Error(bad_file) or Error(resource) for files that cannot be read or
 // understood; missing and wrong tensors are part of the report.
-ModelReport inspect(const std::filesystem::path& path);
+ModelReport inspect(const std::filesystem::path& path, WeightOptions options = {});
 
 std::string report_text(const ModelReport& report);  // for people: lines, each ended
 std::string report_json(

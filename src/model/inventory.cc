@@ -222,9 +222,9 @@ Inventory make_inventory(const Shape& shape) {
   return inventory;
 }
 
-Comparison compare(const Checkpoint& checkpoint, const Shape& shape) {
+Comparison compare(const Checkpoint& checkpoint, const Shape& shape, WeightOptions options) {
   Comparison result;
-  const WeightSource source(checkpoint, shape);
+  const WeightSource source(checkpoint, shape, options);
   Comparer comparer(source, result);
   TextWeights weights;
   visit_main_weights(shape, weights, comparer);

@@ -93,6 +93,6 @@ struct Comparison {
 };
 
 // An MTP layer of which nothing is stored is reported by has_mtp alone, not as missing tensors.
-Comparison compare(const Checkpoint& checkpoint, const Shape& shape);
+Comparison compare(const Checkpoint& checkpoint, const Shape& shape, WeightOptions options = {});
 
 }  // namespace tandem::model

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t largest_header = 100'000'000;  // the limit of the format's reference implementation
-constexpr size_t most_dimensions = 16;
+constexpr size_t most_dimensions = 8;
 
 struct DTypeRow {
   DType dtype;

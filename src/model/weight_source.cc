@@ -226,6 +226,8 @@ void WeightSource::set_block_scales(const StoredWeight& stored, Matrix& matrix) 
     throw Error(ErrorCode::bad_file, "tensor " + printable(stored.tensor->name + "_scale_inv"), "missing",
                 "the block scales of the F8_E4M3 weight");
   }
+  const Tensor* const other = checkpoint_.find(stored.tensor->name + "_scale");
+  if (other != nullptr && other != scales) wrong(*other, "present beside " + scales->name, "one tensor of scales");
   const size_t dot = scales->name.rfind('.');
   const std::string prefix = dot == std::string::npos ? scales->file : scales->name.substr(0, dot);
   const quant::Fp8Scales read = quant::read_fp8_scales(

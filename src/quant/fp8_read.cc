@@ -1,6 +1,7 @@
 // Block scales as checkpoints store them; fp8.h says what is refused.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -24,10 +25,11 @@ float fp8_scale(const std::byte* scales, Fp8ScaleFormat format, int64_t index) {
 
 Fp8Scales read_fp8_scales(std::string_view prefix, const TensorFacts& scales, std::span<const int64_t> weight_shape) {
   constexpr int64_t largest_dimension = int64_t{1} << 31;
-  for (const int64_t size : weight_shape)
-    if (size < 1 || size > largest_dimension || weight_shape.size() < 2)
-      refuse_tensor(prefix, scales.name, "an FP8 weight of shape " + shape_text(weight_shape),
-                    "two or three dimensions of at most 2^31");
+  const bool fits = std::all_of(weight_shape.begin(), weight_shape.end(),
+                                [](int64_t size) { return size >= 1 && size <= largest_dimension; });
+  if (!fits || weight_shape.size() < 2 || weight_shape.size() > 3)
+    refuse_tensor(prefix, scales.name, "an FP8 weight of shape " + shape_text(weight_shape),
+                  "two or three dimensions of at most 2^31");
   std::vector<int64_t> expected(weight_shape.begin(), weight_shape.end());
   for (size_t i = expected.size() - 2; i < expected.size(); ++i) expected[i] = fp8_blocks(expected[i]);
   if (scales.shape != expected)

@@ -5,6 +5,23 @@ import os
 from program import NANO, SMALL, TandemTest, main, tandem
 
 
+def swap_nibbles(folder):
+    """Exchanges the halves of every byte of NVFP4 codes, in place."""
+    for name in os.listdir(folder):
+        if not name.endswith(".safetensors"):
+            continue
+        path = os.path.join(folder, name)
+        with open(path, "rb") as file:
+            data = bytearray(file.read())
+        length = int.from_bytes(data[:8], "little")
+        for key, tensor in json.loads(data[8:8 + length]).items():
+            if key != "__metadata__" and tensor["dtype"] == "U8":
+                begin, end = (8 + length + offset for offset in tensor["data_offsets"])
+                data[begin:end] = bytes(byte >> 4 | (byte & 15) << 4 for byte in data[begin:end])
+        with open(path, "wb") as file:
+            file.write(data)
+
+
 class Quantize(TandemTest):
     def test_converted_models_load_and_answer(self):
         skills = self.write("skills.json", """[
@@ -29,6 +46,24 @@ class Quantize(TandemTest):
             self.assertEqual((answered.status, answered.err), (0, ""))
             self.assertRegex(answered.out, r"all +1 +1")
         self.assertEqual(sorted(os.listdir(self.folder)), ["fp8", "nvfp4", "skills.json"])
+
+    def test_nibble_order_is_what_the_flag_says(self):
+        out = self.path("nvfp4")
+        made = tandem("quantize", NANO, "--out", out, "--experts", "nvfp4")
+        self.assertEqual(made.status, 0, made.err)
+        prompt = ("--prompt", "<|user|>What is the capital of Norway?<|assistant|><think>", "--temperature", "0",
+                  "--max-tokens", "12", "--drafter", "none")
+        expected = tandem("generate", out, *SMALL, *prompt)
+        self.assertEqual(expected.status, 0, expected.err)
+        self.assertIn("low nibble first", tandem("inspect", out).out)
+        swap_nibbles(out)
+        high = ("--nvfp4-nibble-order", "high")
+        self.assertEqual(tandem("generate", out, *SMALL, *prompt, *high).out, expected.out)
+        self.assertNotEqual(tandem("generate", out, *SMALL, *prompt).out, expected.out)
+        self.assertIn("high nibble first", tandem("inspect", out, *high).out)
+        self.assert_fails(tandem("inspect", out, "--nvfp4-nibble-order", "both"), 2, "--nvfp4-nibble-order", "both")
+        printed = tandem("serve", out, *high, "--print-config")
+        self.assertRegex(printed.out, r'nvfp4-nibble-order *= *"high"')
 
     def test_what_is_refused(self):
         out = self.path("out")

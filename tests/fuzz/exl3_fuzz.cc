@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "exl3_nvfp4_input.h"
+#include "coded_input.h"
 #include "quant/exl3_matrix.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

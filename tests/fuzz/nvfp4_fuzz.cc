@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "exl3_nvfp4_input.h"
+#include "coded_input.h"
 #include "quant/cache_records.h"
 #include "quant/nvfp4.h"
 

@@ -97,11 +97,12 @@ static inline Exl3Windows exl3_windows(int bits) {
 
 #if defined(TANDEM_SIMD_AVX512)
 
-// fp32 sums and products rounded to the 11 bits of an fp16: Veltkamp's split. Exact for what EXL3 adds up; the tests
+// fp32 sums and products rounded to the 11 bits of an fp16, ties to even: x·(2^13 + 1) rounded to 24 bits is x·2^13 and
+// x in units of 2^13 units of x (x·2^13 is an even number of them where x lies between two fp16 numbers). The tests
 // compare all 65,536 states of every codebook.
 static inline Vec exl3_round(__m512 x) {
-  const __m512 c = _mm512_mul_ps(x, _mm512_set1_ps(8193.0f));
-  return {_mm512_sub_ps(c, _mm512_sub_ps(c, x))};
+  const __m512 sum = _mm512_mul_ps(x, _mm512_set1_ps(8193.0f));
+  return {_mm512_fnmadd_ps(x, _mm512_set1_ps(8192.0f), sum)};
 }
 
 template <quant::Exl3Codebook codebook>
@@ -154,8 +155,8 @@ static inline void exl3_piece(const std::byte* tile, int n, const Exl3Windows& w
 #else
 
 static inline __m256 exl3_round(__m256 x) {  // as above
-  const __m256 c = _mm256_mul_ps(x, _mm256_set1_ps(8193.0f));
-  return _mm256_sub_ps(c, _mm256_sub_ps(c, x));
+  const __m256 sum = _mm256_mul_ps(x, _mm256_set1_ps(8193.0f));
+  return _mm256_fnmadd_ps(x, _mm256_set1_ps(8192.0f), sum);
 }
 
 template <quant::Exl3Codebook codebook>

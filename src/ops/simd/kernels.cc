@@ -3,6 +3,10 @@
 
 #include <atomic>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace tandem::ops {
 
 namespace scalar {
@@ -22,6 +26,14 @@ extern const Kernels table;
 #endif
 
 namespace {
+
+#if defined(__x86_64__)
+// Clang 14 does not know this name in __builtin_cpu_supports. Bit 29 of ECX of leaf 1; the system's part is AVX's.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 const Kernels& table_of(SimdLevel level) {
   switch (level) {
@@ -53,8 +65,7 @@ bool simd_level_available(SimdLevel level) {
   switch (level) {
     case SimdLevel::scalar: return true;
 #if defined(__x86_64__)
-    case SimdLevel::avx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    case SimdLevel::avx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     case SimdLevel::avx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");

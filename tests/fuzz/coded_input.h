@@ -19,6 +19,12 @@ class Input {
   uint8_t byte() { return position_ < size_ ? data_[position_++] : 0; }
   int64_t number() { return byte() | byte() << 8; }
 
+  std::vector<int64_t> shape() {
+    std::vector<int64_t> dims(byte() % 5);
+    for (int64_t& dim : dims) dim = dimension();
+    return dims;
+  }
+
   // `largest` tensors at most, with names and dtypes of these lists.
   std::vector<quant::TensorFacts> tensors(std::span<const std::string_view> names,
                                           std::span<const std::string_view> dtypes, size_t largest) {
@@ -27,8 +33,7 @@ class Input {
     for (quant::TensorFacts& tensor : all) {
       tensor.name = names[byte() % names.size()];
       tensor.dtype = dtypes[byte() % dtypes.size()];
-      tensor.shape.resize(byte() % 5);
-      for (int64_t& dim : tensor.shape) dim = dimension();
+      tensor.shape = shape();
       lengths_.push_back(byte());
     }
     fill(&all);
@@ -49,7 +54,7 @@ class Input {
     for (size_t i = 0; i < all->size(); ++i) {
       quant::TensorFacts& tensor = (*all)[i];
       int64_t length = tensor.dtype == "U8" || tensor.dtype == "F8_E4M3" ? 1 : tensor.dtype == "F16" ? 2 : 4;
-      if (tensor.dtype == "I16" || tensor.dtype == "U16") length = 2;
+      if (tensor.dtype == "I16" || tensor.dtype == "U16" || tensor.dtype == "BF16") length = 2;
       for (const int64_t dim : tensor.shape)
         length = __builtin_mul_overflow(length, dim, &length) ? 0 : std::clamp<int64_t>(length, 0, 1 << 17);
       if (lengths_[i] != 0) length = lengths_[i];
