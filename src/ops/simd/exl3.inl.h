@@ -13,11 +13,14 @@ namespace tandem::ops::TANDEM_SIMD_LEVEL {
 
 constexpr int exl3_pieces = 8;  // of a tile
 
-// Rows whose sums of two outputs fit into the registers.
+// Up to how many rows decoding their weights again for every block of exl3_row_block, whose sums of two outputs fit
+// into the registers, is quicker than a panel, which does not stay in the first cache.
 #if defined(TANDEM_SIMD_AVX512)
-constexpr int64_t exl3_most_rows = 8;
+constexpr int64_t exl3_most_rows = 8, exl3_row_block = 8;
+#elif defined(TANDEM_SIMD_AVX2)
+constexpr int64_t exl3_most_rows = 8, exl3_row_block = 2;
 #else
-constexpr int64_t exl3_most_rows = 2;
+constexpr int64_t exl3_most_rows = 2, exl3_row_block = 2;
 #endif
 
 // See exl3_value.
@@ -252,8 +255,8 @@ static inline void exl3_add_up(const Exl3Sums& s) {
 }
 
 template <quant::Exl3Codebook codebook>
-static inline void exl3_add_up_rows(const Exl3Sums& s) {
-  static_assert(exl3_most_rows == 8 || exl3_most_rows == 2);
+static inline void exl3_add_up_block(const Exl3Sums& s) {
+  static_assert(exl3_row_block == 8 || exl3_row_block == 2);
   switch (s.rows) {
     case 1: return exl3_add_up<codebook, 1>(s);
     case 2: return exl3_add_up<codebook, 2>(s);
@@ -265,6 +268,17 @@ static inline void exl3_add_up_rows(const Exl3Sums& s) {
     case 7: return exl3_add_up<codebook, 7>(s);
     default: return exl3_add_up<codebook, 8>(s);
 #endif
+  }
+}
+
+template <quant::Exl3Codebook codebook>
+static inline void exl3_add_up_rows(const Exl3Sums& s) {
+  Exl3Sums block = s;
+  for (int64_t r = 0; r < s.rows; r += exl3_row_block) {
+    block.x = s.x + r * s.x_stride;
+    block.rows = s.rows - r < exl3_row_block ? s.rows - r : exl3_row_block;
+    block.sums = s.sums + 16 * r;
+    exl3_add_up_block<codebook>(block);
   }
 }
 
