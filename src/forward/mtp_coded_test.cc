@@ -11,7 +11,6 @@ namespace {
 
 using model::testing::Choice;
 using model::testing::Coding;
-using model::testing::StoredTensor;
 
 // nano's layer 8 is the MTP layer.
 Choice choose(const std::string& name) {

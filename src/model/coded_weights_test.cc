@@ -244,7 +244,7 @@ TEST_F(CodedLoader, Nvfp4Refusals) {
 
 TEST_F(CodedLoader, Exl3Refusals) {
   constexpr Coding exl3 = Coding::exl3;
-  const auto add = [](const char* name, DType dtype, std::vector<int64_t> dims, size_t bytes) {
+  const auto add = [](const char* name, DType dtype, const std::vector<int64_t>& dims, size_t bytes) {
     return [=](std::vector<StoredTensor>& t) {
       t.push_back({module + "." + name, dtype, dims, std::string(bytes, '\0')});
     };

@@ -13,8 +13,12 @@
 
 namespace {
 
+using tandem::model::Component;
 using tandem::model::DType;
+using tandem::model::LinearForm;
+using tandem::model::Matrix;
 using tandem::model::Tensor;
+using tandem::model::WeightSpec;
 
 constexpr std::string_view names[] = {"trellis", "suh",           "svh",          "su",
                                       "sv",      "mcg",           "mul1",         "bias",
@@ -41,7 +45,6 @@ std::vector<Tensor> as_stored(const std::vector<tandem::quant::TensorFacts>& fac
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tandem::model;
   tandem::fuzz::Input input(data, size);
   WeightSpec spec;
   spec.name = "layers.0.up_proj.weight";
@@ -62,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (coded_format(form, matrix, tensors).empty()) std::abort();
     for (const float value : tandem::ops::decode(matrix))
       if (std::isnan(value)) std::abort();
-    if (form == LinearForm::exl3) exl3_suspicion(matrix);
+    if (form == LinearForm::exl3) tandem::model::exl3_suspicion(matrix);
   } catch (const tandem::Error& error) {
     if (error.code() != tandem::ErrorCode::bad_file || error.where().find(module) == std::string::npos) std::abort();
   }

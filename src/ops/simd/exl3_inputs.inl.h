@@ -3,6 +3,7 @@
 
 #include "ops/simd/kernels.h"
 #include "ops/simd/vec16.h"
+#include "quant/hadamard.h"
 
 namespace tandem::ops::TANDEM_SIMD_LEVEL {
 
@@ -58,7 +59,7 @@ static inline void exl3_transform(Vec (&v)[8], float* y) {
       v[i] = add(a, b);
       v[i + distance] = sub(a, b);
     }
-  for (int i = 0; i < 8; ++i) store(y + 16 * i, exl3_packed_order(mul(v[i], set1(exl3_hadamard_factor))));
+  for (int i = 0; i < 8; ++i) store(y + 16 * i, exl3_packed_order(mul(v[i], set1(quant::hadamard_factor))));
 }
 
 #else
@@ -74,7 +75,7 @@ static inline void exl3_transform(Vec (&v)[8], float* y) {
         x[i + distance] = a - b;
       }
   for (int64_t i = 0; i < exl3_block; ++i)
-    y[i] = x[i / 16 * 16 + exl3_panel_row(static_cast<int>(i % 16))] * exl3_hadamard_factor;
+    y[i] = x[i / 16 * 16 + exl3_panel_row(static_cast<int>(i % 16))] * quant::hadamard_factor;
 }
 
 #endif

@@ -88,7 +88,6 @@ struct Exl3Inputs {
   int64_t count = 0;
   float* y = nullptr;
 };
-constexpr float exl3_hadamard_factor = 0.088388347648f;  // quant/hadamard.h: 1 / √128
 
 struct Kernels {
   SimdLevel level;
