@@ -21,6 +21,7 @@ int quantize_command(const Words& words) {
                  "Routed and shared experts: fp8 (128x128 blocks), nvfp4 (groups of 16) or keep");
   app.add_option("--dense", options.dense,
                  "Dense MLP and the q_a, q_b, kv_a and o projections of sparse attention: fp8 or keep");
+  app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
   command.add_json_flag(options.json);
   if (!command.parse(words)) return 0;
   options.model = command.model();

@@ -29,6 +29,7 @@ int run_quantize(const QuantizeCommandOptions& given) {
   if (given.out.empty()) throw Error(ErrorCode::usage, "--out", "missing", "the folder to write");
   options.model = checked_folder(given.model.empty() ? default_model() : given.model);
   options.out = given.out;
+  options.threads = checked_threads(given.threads);
   eval::QuantizeReport report;
   {
     ProgressLine line;

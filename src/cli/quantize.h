@@ -9,6 +9,7 @@ namespace tandem::cli {
 struct QuantizeCommandOptions {
   std::filesystem::path model, out;              // model: empty for the bundled one
   std::string experts = "keep", dense = "keep";  // or fp8; experts also nvfp4
+  int threads = 0;                               // --threads; 0: one for each core
   bool json = false;
 };
 

@@ -214,6 +214,7 @@ QuantizeReport quantize(const QuantizeOptions& options, const QuantizeProgress& 
   QuantizeReport report = make_report(options, plan, shards, checkpoint.total_bytes());
   const std::vector<fs::path> files = other_files(options.model);
 
+  device::Threads threads(options.threads);
   NewFolder folder(out);
   check_space(folder.written(), report.bytes, files);
   int64_t bytes_read = 0;
@@ -225,10 +226,10 @@ QuantizeReport quantize(const QuantizeOptions& options, const QuantizeProgress& 
       file.write(tensor->data);
       advance(std::ssize(tensor->data));
     }
-    for (const ConvertedWeight* weight : shard.converted) {
-      file.write(encoded(*weight));
-      advance(weight->source_bytes());
-    }
+    encode_in_order(threads, shard.converted, [&](const ConvertedWeight& weight, std::span<const std::byte> bytes) {
+      file.write(bytes);
+      advance(weight.source_bytes());
+    });
     file.put_in_place();
   }
   write_index(folder.written(), shards, report.bytes);

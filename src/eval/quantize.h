@@ -23,6 +23,7 @@ struct QuantizeOptions {
   // keep or fp8: the dense MLP and q_a, q_b, kv_a and o of sparse attention: the set of the published FP8 checkpoint
   // (spec/model.md 8.2). KDA, kv_b, indexer, embedding, head, router, norms, mHC, eh_proj and vision are copied.
   Coding dense = Coding::keep;
+  int threads = 1;  // 0: one for each core; what is written does not depend on it
 };
 
 struct QuantizeRow {
@@ -40,6 +41,7 @@ struct QuantizeReport {
   int64_t shards = 0;
 };
 
+// Called by the thread that called quantize().
 using QuantizeProgress = std::function<void(int64_t bytes_read, int64_t bytes)>;
 
 // Writes options.out: a shard for each of the model's with its index, config.json with a quantization_config, and the

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <utility>
 
@@ -168,6 +170,33 @@ std::vector<std::byte> encoded(const ConvertedWeight& weight) {
   append(std::as_bytes(std::span(scales)));
   append(codes);
   return bytes;
+}
+
+void encode_in_order(device::Threads& threads, std::span<const ConvertedWeight* const> weights,
+                     const WriteEncoded& write) {
+  constexpr int64_t most_bytes = int64_t{1} << 30;
+  const size_t most_weights = 8 * static_cast<size_t>(threads.count());  // so that threads seldom wait for the last one
+  while (!weights.empty()) {
+    size_t count = 1;
+    for (int64_t bytes = weights[0]->bytes(); count < std::min(most_weights, weights.size()); ++count)
+      if ((bytes += weights[count]->bytes()) > most_bytes) break;
+    std::vector<std::vector<std::byte>> results(count);
+    std::vector<std::exception_ptr> failures(count);
+    threads.run(static_cast<int64_t>(count), [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      try {
+        results[at] = encoded(*weights[at]);
+      } catch (...) {
+        failures[at] = std::current_exception();  // not the first in time: which one that is differs from run to run
+      }
+    });
+    for (size_t i = 0; i < count; ++i) {
+      if (failures[i]) std::rethrow_exception(failures[i]);
+      write(*weights[i], results[i]);
+      results[i] = {};
+    }
+    weights = weights.subspan(count);
+  }
 }
 
 }  // namespace tandem::eval

@@ -1,11 +1,15 @@
 // What becomes of every tensor in a conversion, and the conversion of one.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "device/threads.h"
 #include "eval/quantize.h"
 #include "model/checkpoint.h"
 #include "model/safetensors_writer.h"
@@ -37,5 +41,13 @@ ConversionPlan plan_conversion(const model::Checkpoint& checkpoint, const model:
 
 // The bytes of weight.tensors one after the other. Throws Error(bad_file) for a value that is not finite.
 std::vector<std::byte> encoded(const ConvertedWeight& weight);
+
+// The weights of a shard, encoded by all threads some at a time and handed to `write` in their order: the same bytes
+// for any number of threads. A weight is one thread's work. At most about 1 GiB of results waits to be written, and
+// each thread has one weight in fp32 (0.3 GB for the largest of GLM-5.3-Flash). Throws as encoded() does, the first
+// weight that fails in their order, and what `write` throws.
+using WriteEncoded = std::function<void(const ConvertedWeight&, std::span<const std::byte>)>;
+void encode_in_order(device::Threads& threads, std::span<const ConvertedWeight* const> weights,
+                     const WriteEncoded& write);
 
 }  // namespace tandem::eval
