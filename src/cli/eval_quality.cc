@@ -58,13 +58,17 @@ struct Model {
   eval::QualitySide side() const {
     return {name_of(folder), latent_scales.empty() ? dtype : dtype + " (calibrated)", {}, config_crc(folder)};
   }
-  std::unique_ptr<eval::LogitSource> source(int64_t window, int threads) const {
-    return std::make_unique<eval::ModelLogits>(folder, eval::ModelLogitsOptions{.window = window,
-                                                                                .chunk_rows = 0,
-                                                                                .cache_type = cache_type,
-                                                                                .weights = weights,
-                                                                                .latent_scales = latent_scales,
-                                                                                .threads = threads});
+  template <typename CommandOptions>
+  std::unique_ptr<eval::LogitSource> source(const CommandOptions& options) const {
+    eval::ModelLogitsOptions running;
+    running.window = options.window;
+    running.cache_type = cache_type;
+    running.weights = weights;
+    running.latent_scales = latent_scales;
+    running.threads = checked_threads(options.threads);
+    running.ranks.tensor_parallel_size = options.tensor_parallel_size;
+    running.ranks.decode_context_parallel_size = options.decode_context_parallel_size;
+    return std::make_unique<eval::ModelLogits>(folder, running);
   }
 };
 
@@ -137,7 +141,7 @@ struct Sides {
     return {reader.header().model, {}, capture.filename().string(), reader.header().config_crc};
   }
   std::unique_ptr<eval::LogitSource> teacher_source(const KldCommandOptions& options) const {
-    if (teacher) return teacher->source(options.window, options.threads);
+    if (teacher) return teacher->source(options);
     return std::make_unique<eval::CaptureReader>(eval::CaptureReader::open(capture));
   }
 };
@@ -145,7 +149,7 @@ struct Sides {
 eval::QualityRun cold_run(const Sides& sides, const KldCommandOptions& options, eval::CaptureWriter* writer,
                           int32_t run) {
   const auto teacher = sides.teacher_source(options);
-  const auto student = sides.student ? sides.student->source(options.window, options.threads) : nullptr;
+  const auto student = sides.student ? sides.student->source(options) : nullptr;
   ProgressLine line;
   const int64_t positions = sides.windows.positions();
   eval::QualityRunOptions running;
@@ -168,10 +172,8 @@ void print(const eval::QualityReport& report, const text::Tokenizer& tokenizer, 
 }  // namespace
 
 int run_eval_kld(const KldCommandOptions& options) {
-  const int threads = checked_threads(options.threads);
-  KldCommandOptions checked = options;
-  checked.threads = threads;
-  const Sides sides(checked);
+  checked_threads(options.threads);  // before anything is read
+  const Sides sides(options);
   const auto svg = new_file(options.svg);
   std::unique_ptr<eval::CaptureWriter> writer;
   int64_t capture_bytes = 0;
@@ -183,7 +185,7 @@ int run_eval_kld(const KldCommandOptions& options) {
   }
   std::vector<eval::QualityRun> runs;
   for (int32_t run = 0; run < options.runs; ++run)
-    runs.push_back(cold_run(sides, checked, run == 0 ? writer.get() : nullptr, run));
+    runs.push_back(cold_run(sides, options, run == 0 ? writer.get() : nullptr, run));
 
   auto report = eval::quality_report(sides.windows, runs);
   report.text = sides.text.name;
@@ -205,11 +207,11 @@ int run_eval_kld(const KldCommandOptions& options) {
 }
 
 int run_eval_ppl(const PplCommandOptions& options) {
-  const int threads = checked_threads(options.threads);
+  checked_threads(options.threads);
   const Model model(options.model, options.kv_cache_dtype, options.kv_scales, options.nvfp4_nibble_order);
   const Text text = read_texts(options.text, model.folder);
   const auto windows = windows_of(text, model, options.window);
-  const auto source = model.source(options.window, threads);
+  const auto source = model.source(options);
   eval::QualityRun run;
   {
     ProgressLine line;

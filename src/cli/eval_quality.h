@@ -15,10 +15,12 @@ struct KldCommandOptions {
   int32_t runs = 1;                     // --runs: each with models loaded anew
   std::string kv_cache_dtype = "auto";  // --kv-cache-dtype, of the student; the teacher's is f32
   std::string kv_scales = "auto";       // --kv-scales, likewise
-  std::string nvfp4_nibble_order = "low";  // --nvfp4-nibble-order, of both models
-  int threads = 0;                         // --threads
-  std::filesystem::path capture;           // --capture: file for the teacher's logits; empty: none
-  std::filesystem::path svg;               // --svg: file for the picture; empty: none
+  std::string nvfp4_nibble_order = "low";    // --nvfp4-nibble-order, of both models
+  int threads = 0;                           // --threads, of each rank
+  int32_t tensor_parallel_size = 1;          // --tensor-parallel-size, of both models
+  int32_t decode_context_parallel_size = 1;  // --decode-context-parallel-size
+  std::filesystem::path capture;             // --capture: file for the teacher's logits; empty: none
+  std::filesystem::path svg;                 // --svg: file for the picture; empty: none
   bool json = false;
 };
 
@@ -34,6 +36,7 @@ struct PplCommandOptions {
   std::string kv_scales = "auto";
   std::string nvfp4_nibble_order = "low";
   int threads = 0;
+  int32_t tensor_parallel_size = 1, decode_context_parallel_size = 1;
   bool json = false;
 };
 

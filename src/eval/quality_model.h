@@ -23,13 +23,14 @@ struct ModelLogitsOptions {
   forward::CacheType cache_type = forward::CacheType::f32;
   model::WeightOptions weights = {};
   std::vector<float> latent_scales = {};  // forward::Capacity
-  int threads = 0;                        // 0: one for each core
+  int threads = 0;                        // of each rank; 0: the cores divided among the ranks
+  forward::Ranks ranks = {};              // sizes; no bit of the logits depends on them
 };
 
 class ModelLogits : public LogitSource {
  public:
   // Loads the folder and makes a model of its own. Throws Error: bad_file, does_not_fit, usage for a window longer than
-  // the model's max_position_embeddings.
+  // the model's max_position_embeddings and for ranks that there are not.
   ModelLogits(const std::filesystem::path& folder, const ModelLogitsOptions& options);
 
   const model::Shape& shape() const { return shape_; }
@@ -43,7 +44,7 @@ class ModelLogits : public LogitSource {
   model::Shape shape_;
   model::Checkpoint checkpoint_;
   model::TextWeights weights_;
-  int32_t pages_;
+  int32_t pages_, page_groups_;  // page groups: ranks that the entries of the page table alternate between
   std::unique_ptr<engine::StepRunner> runner_;
   std::span<const int32_t> ids_;  // of the window
   int64_t position_ = 0;

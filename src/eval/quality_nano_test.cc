@@ -1,5 +1,6 @@
 // Quality runs of the bundled model on its evaluation text.
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -55,6 +56,42 @@ TEST(QualityNano, RoundedCachesCostALittle) {
   EXPECT_GT(mean, 1e-15);
   EXPECT_LT(mean, 1e-4);
   EXPECT_TRUE(run.audit.passes());
+}
+
+// One rank or two, pages of one pool or shared: the same bits, with rows over several pages.
+TEST(QualityNano, RanksMakeNoDifferenceToABit) {
+  Windows one = windows();
+  one.windows.resize(1);
+  one.windows[0].ids.clear();
+  for (const Window& window : windows().windows)
+    one.windows[0].ids.insert(one.windows[0].ids.end(), window.ids.begin(), window.ids.end());
+  one.size = std::ssize(one.windows[0].ids);
+  const auto logits = [&](int32_t tensor, int32_t context) {
+    ModelLogitsOptions options;
+    options.window = one.size;
+    options.chunk_rows = 200;
+    options.cache_type = forward::CacheType::nvfp4;
+    options.threads = 1;
+    options.ranks.tensor_parallel_size = tensor;
+    options.ranks.decode_context_parallel_size = context;
+    ModelLogits source(nano, options);
+    source.start(one, 0);
+    std::vector<float> all;
+    for (int64_t left = one.size - 1; left > 0; left -= 200) {
+      const auto rows = source.next(std::min<int64_t>(left, 200));
+      all.insert(all.end(), rows.begin(), rows.end());
+    }
+    return all;
+  };
+  const std::vector<float> alone = logits(1, 1);
+  ASSERT_EQ(alone.size(), 479u * 2048);
+  for (const int32_t context : {1, 2}) {
+    const std::vector<float> shared = logits(2, context);
+    ASSERT_EQ(shared.size(), alone.size());
+    EXPECT_EQ(std::memcmp(shared.data(), alone.data(), alone.size() * sizeof(float)), 0) << context;
+  }
+  EXPECT_THROW(logits(3, 1), Error);
+  EXPECT_THROW(logits(1, 2), Error);
 }
 
 TEST(QualityNano, AWindowThatTheModelCannotHold) {
