@@ -23,7 +23,10 @@ void add_quality_options(Command& command, Options& options, const char* cache_h
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype, cache_help);
   command.add_kv_scales_option(options.kv_scales);
   command.add_nibble_order_option(options.nvfp4_nibble_order);
-  app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
+  app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1, or 2: two ranks in this process");
+  app.add_option("--decode-context-parallel-size", options.decode_context_parallel_size,
+                 "1, or 2: each rank holds half of the token rows");
+  app.add_option("--threads", options.threads, "CPU threads of a rank; 0: the cores divided among the ranks");
   command.add_json_flag(options.json);
 }
 
@@ -78,13 +81,13 @@ int calibrate_kv_command(const Words& words) {
   Command command("tandem calibrate kv",
                   "Measures the largest values of every layer's token rows over a text and stores the scales, which "
                   "--kv-cache-dtype nvfp4 of this model then uses.",
-                  "  tandem calibrate kv\n  tandem calibrate kv path/to/model --text wikitext.txt --json\n");
+                  "  tandem calibrate kv\n  tandem calibrate kv path/to/model --calibration wikitext.txt --json\n");
   CalibrateKvOptions options;
   std::string cache_dir;
   auto& app = command.app();
-  app.add_option("--text", options.text,
+  app.add_option("--calibration", options.text,
                  "UTF-8 text, or JSONL with a text in each line's \"text\"; -: standard input; default: "
-                 "eval_text.jsonl of the model")
+                 "calibration_text.jsonl of the model")
       ->type_name("FILE")
       ->default_str("");
   app.add_option("--window", options.window, "Tokens that are read together; each window starts afresh");

@@ -32,7 +32,11 @@ std::filesystem::path file_of(const std::filesystem::path& cache_dir, const std:
 
 eval::Windows windows_of(const CalibrateKvOptions& options, const std::filesystem::path& folder,
                          const model::Shape& shape) {
-  const std::string path = options.text.empty() ? (folder / "eval_text.jsonl").string() : options.text;
+  const std::string path = options.text.empty() ? (folder / "calibration_text.jsonl").string() : options.text;
+  std::error_code error;
+  if (options.text.empty() && !std::filesystem::exists(path, error))
+    throw Error(ErrorCode::usage, "--calibration", "missing, and the model folder has no calibration_text.jsonl",
+                "a text that the model is not evaluated on");
   const std::string name = path == "-" ? "standard input" : path;
   if (options.window > shape.max_position_embeddings)
     throw Error(ErrorCode::usage, "--window", std::to_string(options.window),
@@ -42,9 +46,12 @@ eval::Windows windows_of(const CalibrateKvOptions& options, const std::filesyste
 }
 
 void print_scales(const eval::KvCalibration& calibration, const std::filesystem::path& file) {
-  std::string text = fmt::format("{} tokens\n  layer  max |latent|  scale\n", calibration.tokens);
+  std::string text =
+      fmt::format("{} tokens; relative error of {} rows\n", calibration.tokens, calibration.sampled_rows);
+  text += "  layer  max |latent|  scale       error    with a scale for each row\n";
   for (const eval::KvCalibration::Layer& layer : calibration.layers)
-    text += fmt::format("  {:5}  {:12.6g}  {:g}\n", layer.layer, layer.absolute_max, layer.scale);
+    text += fmt::format("  {:5}  {:12.6g}  {:<10g}  {:.5f}  {:.5f}\n", layer.layer, layer.absolute_max, layer.scale,
+                        layer.error, layer.row_scale_error);
   write_out(text + fmt::format("stored in {}\n", file.string()));
 }
 

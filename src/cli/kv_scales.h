@@ -14,7 +14,7 @@ namespace tandem::cli {
 
 struct CalibrateKvOptions {
   std::filesystem::path model;             // empty: the bundled model
-  std::string text;                        // --text; empty: eval_text.jsonl of the model folder; -: standard input
+  std::string text;                        // --calibration; empty: calibration_text.jsonl of the model folder; -: stdin
   int64_t window = 2048;                   // --window, tokens
   int threads = 0;                         // --threads
   std::filesystem::path cache_dir;         // --cache-dir
@@ -22,7 +22,9 @@ struct CalibrateKvOptions {
   bool json = false;
 };
 
-// Measures, prints, and stores the scales where later starts of this model find them. Returns 0. Throws Error.
+// Measures, prints, and stores the scales where later starts of this model find them. Returns 0. Throws Error: usage
+// where no text is given and the model folder has none that is made for it: its eval_text.jsonl is never taken, as what
+// was calibrated on must not be evaluated on (spec/quantization.md 6.1).
 int run_calibrate_kv(const CalibrateKvOptions& options);
 
 // The scales of nvfp4 latents, for forward::Capacity::latent_scales; none for other types. kv_scales: "auto" (those

@@ -1,5 +1,8 @@
 // The outer scales of NVFP4 latent rows: the largest |latent| of every layer with a cache over a text, after its norm,
-// and the file that keeps them (spec/quantization.md 5.4).
+// and the file that keeps them (spec/quantization.md 5.4). The scale is fixed by the largest value alone: larger powers
+// of two only shift the exponents of the groups' own scales, so that no search among them can lower the error, and
+// smaller ones saturate. What is left is measured and reported: the error of stored rows with the calibrated scale, and
+// with the scale that each row has without it.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +22,13 @@ struct KvCalibration {
     int64_t layer = 0;  // of the model; the MTP layer's number is num_hidden_layers
     float absolute_max = 0;
     float scale = 0;  // 2^ceil(log2(absolute_max / 2688))
+    // ‖stored − row‖ / ‖row‖ over the sampled rows, with `scale` and with every row's own; 0 in a calibration that was
+    // read from a file.
+    double error = 0, row_scale_error = 0;
   };
   std::vector<Layer> layers;  // DSA layers in order, then the MTP layer, if the checkpoint holds it
   int64_t tokens = 0;
+  int64_t sampled_rows = 0;  // of each layer, evenly over the text: 1024 to 2047, or all of a shorter one
   std::string token_sha256;
 
   std::vector<float> scales() const;  // forward::Capacity::latent_scales
@@ -30,8 +37,8 @@ struct KvCalibration {
 // Called after each window with the number of those done.
 using KvProgress = std::function<void(size_t)>;
 
-// Runs all windows; the MTP layer sees each row with the token after it. Throws Error(bad_file) where a layer's latents
-// are all 0 or not finite.
+// Runs all windows; the MTP layer sees each row with the token after it. The same for any number of threads. Throws
+// Error(bad_file) where a layer's latents are all 0 or not finite.
 KvCalibration calibrate_kv(const model::Shape& shape, const model::TextWeights& weights, int threads,
                            const Windows& windows, const KvProgress& progress = {});
 

@@ -37,6 +37,20 @@ TEST(KvCalibration, EveryLayerWithACacheIsMeasured) {
   }
 }
 
+// Latents are near Gaussian, for which the format has a relative error of 0.0951 whatever the scale
+// (spec/quantization.md 5.4): calibration keeps groups in range and gains nothing over rows with a scale of their own.
+TEST(KvCalibration, TheErrorIsTheFormatsOwn) {
+  const Nano nano;
+  const KvCalibration calibration = measured(nano, {300, 300, 300, 300, 300, 300, 300, 300}, 2);
+  EXPECT_EQ(calibration.sampled_rows, 1200) << "every second row";
+  for (const KvCalibration::Layer& layer : calibration.layers) {
+    EXPECT_NEAR(layer.row_scale_error, 0.0951, 0.004) << layer.layer;
+    EXPECT_NEAR(layer.error / layer.row_scale_error, 1, 0.01) << layer.layer;
+    EXPECT_NE(layer.error, layer.row_scale_error) << "two scales";
+  }
+  EXPECT_EQ(measured(nano, {40}).sampled_rows, 40);
+}
+
 TEST(KvCalibration, MoreTextHasNoSmallerMaxima) {
   const Nano nano;
   const KvCalibration all = measured(nano, {300, 40}), first = measured(nano, {300}, 2);
@@ -48,6 +62,8 @@ TEST(KvCalibration, MoreTextHasNoSmallerMaxima) {
   const KvCalibration again = measured(nano, {300}, 1);
   for (size_t i = 0; i < again.layers.size(); ++i)
     EXPECT_EQ(again.layers[i].absolute_max, first.layers[i].absolute_max) << "whatever the threads";
+  for (size_t i = 0; i < again.layers.size(); ++i)
+    EXPECT_EQ(again.layers[i].error, first.layers[i].error) << "whatever the threads";
 }
 
 TEST(KvCalibration, TheFileIsReadBack) {
