@@ -73,7 +73,7 @@ void set_weights(PlanReport& report, const PlanOptions& options, const Subject& 
       options.bytes_per_parameter != 0 ? engine::flat_format(options.bytes_per_parameter)
       : !options.weights.empty()       ? engine::parse_weight_format(options.weights)
                                        : engine::format_of_config(subject.config, "config.json");
-  report.weights_format = engine::name_of(format);
+  report.weights_format = format.name();
   report.weights = engine::weights_in_format(shape, format);
 }
 

@@ -53,6 +53,10 @@ void print_drafters(Output out, const Drafting& drafting) {
 void print_weights(Output out, const PlanReport& r) {
   fmt::format_to(out, "weights      {} parameters, {}: {} bytes ({})\n", grouped(r.weights.parameters),
                  r.weights_format, grouped(r.weights.total), gib(r.weights.total));
+  for (const model::FormatRow& row : r.weights.rows)
+    fmt::format_to(out, "  {:<20} {:<24} {:>17} parameters {:>17} bytes\n",
+                   fmt::format("{}{}", row.mtp ? "mtp " : "", model::component_name(row.component)), row.format,
+                   grouped(row.parameters), grouped(row.bytes));
   print_drafters(out, r.drafting);
   fmt::format_to(out, "vision       {}\n", r.vision_bytes == 0 ? "off" : "on");
 }
@@ -121,9 +125,17 @@ Json weights_json(const PlanReport& r) {
                         {"vision", rank == 0 ? r.vision_bytes : 0},
                         {"vision_workspace", rank == 0 ? r.vision_workspace : 0},
                         {"total", r.resident(rank)}});
+  Json components = Json::array();
+  for (const model::FormatRow& row : r.weights.rows)
+    components.push_back({{"component", model::component_name(row.component)},
+                          {"mtp", row.mtp},
+                          {"format", row.format},
+                          {"parameters", row.parameters},
+                          {"bytes", row.bytes}});
   return {{"format", r.weights_format},
           {"parameters", r.weights.parameters},
           {"bytes", r.weights.total},
+          {"components", components},
           {"ranks", of_ranks}};
 }
 

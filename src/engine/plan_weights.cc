@@ -1,16 +1,15 @@
 // Walks the model's list of tensors, adds up what each costs and which rank has it.
 #include "engine/plan_weights.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
-#include "model/json_reader.h"
 #include "model/split.h"
 #include "model/weight_source.h"
 
@@ -47,65 +46,34 @@ int64_t share(const WeightSpec& spec, int64_t bytes, int64_t experts, int rank) 
   return bytes;
 }
 
-WeightBytes sum(const model::Shape& shape, const std::function<int64_t(const WeightSpec&)>& bytes_of) {
+// What a weight costs, and what its format is called.
+struct Stored {
+  int64_t bytes;
+  std::string format;
+};
+
+WeightBytes sum(const model::Shape& shape, const std::function<Stored(const WeightSpec&)>& stored) {
   const model::Inventory inventory = model::make_inventory(shape);
   WeightBytes sum;
   sum.parameters = inventory.main_parameters + inventory.mtp_parameters;
   for (const auto* list : {&inventory.main, &inventory.mtp}) {
+    std::map<std::pair<Component, std::string>, model::FormatRow> rows;
     for (const WeightSpec& spec : *list) {
-      const int64_t bytes = bytes_of(spec);
+      const auto [bytes, format] = stored(spec);
       sum.total += bytes;
       for (int rank = 0; rank < 2; ++rank)
         sum.rank[static_cast<size_t>(rank)] += share(spec, bytes, shape.n_routed_experts, rank);
+      model::FormatRow& row = rows[{spec.component, format}];
+      row.component = spec.component;
+      row.mtp = list == &inventory.mtp;
+      row.format = format;
+      row.weights += 1;
+      row.parameters += elements(spec);
+      row.bytes += bytes;
     }
+    for (const auto& [key, row] : rows) sum.rows.push_back(row);
   }
   return sum;
-}
-
-bool ends_with_one_of(const std::string& name, std::initializer_list<const char*> endings) {
-  for (const char* ending : endings)
-    if (name.ends_with(ending)) return true;
-  return false;
-}
-
-// Stored as F32 in every published checkpoint (spec/model.md 8.1).
-bool is_f32(const WeightSpec& spec) {
-  return ends_with_one_of(spec.name, {"_base", "_scale", ".A_log", ".dt_bias", ".e_score_correction_bias"});
-}
-
-bool is_fp8(const WeightSpec& spec) {
-  switch (spec.component) {
-    case Component::dense_mlp:
-    case Component::shared_expert:
-    case Component::routed_experts: return true;
-    case Component::mla:
-      return ends_with_one_of(spec.name,
-                              {"q_a_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "o_proj.weight"});
-    default: return false;
-  }
-}
-
-int64_t plain_bytes(const WeightSpec& spec) { return elements(spec) * (is_f32(spec) ? 4 : 2); }
-
-int64_t fp8_bytes(const WeightSpec& spec) {  // codes and an F32 scale for each 128×128 block (spec/model.md 8.2)
-  return elements(spec) + 4 * ((spec.shape[0] + 127) / 128) * ((spec.shape[1] + 127) / 128);
-}
-
-int64_t bytes_in(const WeightFormat& format, const WeightSpec& spec, int64_t mtp_layer) {
-  const int64_t n = elements(spec);
-  const bool expert = spec.component == Component::routed_experts;
-  switch (format.kind) {
-    case WeightFormat::Kind::bf16: return plain_bytes(spec);
-    case WeightFormat::Kind::fp8: return is_fp8(spec) ? fp8_bytes(spec) : plain_bytes(spec);
-    case WeightFormat::Kind::nvfp4:  // nibbles, an e4m3 scale for 16 values, an F32 scale (spec/model.md 8.3)
-      if (expert && spec.layer == mtp_layer) return fp8_bytes(spec);
-      return expert ? n / 2 + n / 16 + 4 : plain_bytes(spec);
-    case WeightFormat::Kind::exl3:  // trellis, suh and svh in F16, the codebook's constant (spec/quantization.md 3.4)
-      if (!expert) return plain_bytes(spec);
-      return std::llround(static_cast<double>(n) * format.bits / 8) + 2 * (spec.shape[0] + spec.shape[1]) + 4;
-    case WeightFormat::Kind::flat: return std::llround(static_cast<double>(n) * format.bits / 8);
-  }
-  return 0;
 }
 
 // Stored bytes by module: "a.q_proj" for "a.q_proj.weight", "a.q_proj.weight_scale_inv", "a.q_proj.trellis", …
@@ -121,63 +89,17 @@ std::map<std::string, int64_t> modules_of(const model::Checkpoint& checkpoint) {
 
 }  // namespace
 
-WeightFormat parse_weight_format(std::string_view text) {
-  if (text == "bf16") return {WeightFormat::Kind::bf16, 16};
-  if (text == "fp8") return {WeightFormat::Kind::fp8, 8};
-  if (text == "nvfp4") return {WeightFormat::Kind::nvfp4, 4};
-  constexpr std::string_view exl3 = "exl3:";
-  double bits = 0;
-  if (text.starts_with(exl3)) {
-    const std::string_view number = text.substr(exl3.size());
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), bits);
-    if (error == std::errc() && end == number.data() + number.size() && bits >= 1 && bits <= 8)
-      return {WeightFormat::Kind::exl3, bits};
-  }
-  throw Error(ErrorCode::usage, "--weights", "\"" + std::string(text) + "\"",
-              "bf16, fp8, nvfp4 or exl3:N with N from 1 to 8 bits");
-}
-
-WeightFormat flat_format(double bytes_per_parameter) {
-  if (!(bytes_per_parameter > 0 && bytes_per_parameter <= 8))
-    throw Error(ErrorCode::usage, "--weights-bytes-per-parameter", fmt::format("{}", bytes_per_parameter),
-                "more than 0, at most 8");
-  return {WeightFormat::Kind::flat, 8 * bytes_per_parameter};
-}
-
-std::string name_of(const WeightFormat& format) {
-  switch (format.kind) {
-    case WeightFormat::Kind::bf16: return "bf16";
-    case WeightFormat::Kind::fp8: return "fp8";
-    case WeightFormat::Kind::nvfp4: return "nvfp4";
-    case WeightFormat::Kind::exl3: return fmt::format("exl3:{}", format.bits);
-    case WeightFormat::Kind::flat: return fmt::format("{} bytes a parameter", format.bits / 8);
-  }
-  return "";
-}
-
-WeightFormat format_of_config(std::string_view config_json, const std::string& where) {
-  const model::JsonDocument document(config_json, where);
-  const model::JsonObject root = document.root();
-  if (!root.has("quantization_config")) return {};
-  const model::JsonObject quantization = root.object("quantization_config");
-  const std::string method = quantization.text("quant_method");
-  if (method == "fp8") return {WeightFormat::Kind::fp8, 8};
-  if (method == "exl3") {
-    const double bits = quantization.number("bits");
-    if (!(bits >= 1 && bits <= 8)) quantization.refuse("bits", "a number from 1 to 8");
-    return {WeightFormat::Kind::exl3, bits};
-  }
-  quantization.refuse("quant_method", "fp8 or exl3, or --weights to say how the weights are stored");
-}
-
 WeightBytes weights_in_format(const model::Shape& shape, const WeightFormat& format) {
-  return sum(shape, [&](const WeightSpec& spec) { return bytes_in(format, spec, shape.num_hidden_layers); });
+  return sum(shape, [&](const WeightSpec& spec) -> Stored {
+    const WeightCoding coding = format.coding(spec, spec.layer == shape.num_hidden_layers);
+    return {stored_bytes(coding, spec), format_name(coding, spec)};
+  });
 }
 
 WeightBytes weights_of_checkpoint(const model::Checkpoint& checkpoint, const model::Shape& shape) {
   const model::WeightSource source(checkpoint, shape);
   const auto modules = modules_of(checkpoint);
-  return sum(shape, [&](const WeightSpec& spec) {
+  const auto bytes_of = [&](const WeightSpec& spec) {
     constexpr std::string_view ending = ".weight";
     const std::string name = source.full_name(spec);
     const model::Tensor* tensor = source.locate(spec).tensor;
@@ -188,7 +110,8 @@ WeightBytes weights_of_checkpoint(const model::Checkpoint& checkpoint, const mod
     if (tensor == nullptr)
       throw Error(ErrorCode::bad_file, name, "is missing", "the tensors that config.json asks for");
     return elements(spec) * model::dtype_bytes(tensor->dtype);  // also a part of a tensor that holds many weights
-  });
+  };
+  return sum(shape, [&](const WeightSpec& spec) -> Stored { return {bytes_of(spec), "as stored"}; });
 }
 
 }  // namespace tandem::engine

@@ -1,7 +1,8 @@
 // Weight bytes against published sizes of GLM-5.3-Flash and against the bundled checkpoint.
 #include "engine/plan_weights.h"
 
-#include <cmath>
+#include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "model/split.h"
@@ -59,6 +60,9 @@ TEST(PlanWeights, TheBundledCheckpoint) {
   for (const model::Tensor* tensor : checkpoint.tensors())
     if (tensor->name.find("visual.") == std::string::npos) stored += static_cast<int64_t>(tensor->data.size());
   EXPECT_EQ(bytes.total, stored);
+  int64_t rows = 0;
+  for (const model::FormatRow& row : bytes.rows) rows += row.bytes;
+  EXPECT_EQ(rows, stored);
   const model::TextWeights weights = model::load_text_weights(checkpoint, shape);
   for (const int rank : {0, 1}) {
     const model::TextWeights mine = model::split(weights, shape, rank, 2);
@@ -78,6 +82,34 @@ TEST(PlanWeights, TheBundledCheckpoint) {
   EXPECT_GE(bytes.rank[0] + bytes.rank[1], bytes.total);
 }
 
+// Rows are a partition of the model: spec/model.md 1.3 by component.
+TEST(PlanWeights, RowsByComponent) {
+  using model::Component;
+  const WeightBytes bytes = weights_in_format(flash(), parse_weight_format("fp8"));
+  int64_t parameters = 0, total = 0;
+  std::map<std::pair<bool, Component>, int64_t> of;
+  for (const model::FormatRow& row : bytes.rows) {
+    parameters += row.parameters;
+    total += row.bytes;
+    of[{row.mtp, row.component}] += row.parameters;
+  }
+  EXPECT_EQ(parameters, bytes.parameters);
+  EXPECT_EQ(total, bytes.total);
+  EXPECT_EQ((of[{false, Component::kda}]), 4'682'897'792);
+  EXPECT_EQ((of[{false, Component::mla}]), 1'291'868'160);
+  EXPECT_EQ((of[{false, Component::indexer}]), 82'190'592);
+  EXPECT_EQ((of[{false, Component::dense_mlp}]), 452'984'832);
+  EXPECT_EQ((of[{false, Component::shared_expert}]), 1'056'964'608);
+  EXPECT_EQ((of[{false, Component::routed_experts}]), 304'405'807'104);
+  EXPECT_EQ((of[{true, Component::routed_experts}]), 7'247'757'312);
+  EXPECT_EQ((of[{true, Component::mtp_eh_proj}]), 33'554'432);
+  const auto row = std::find_if(bytes.rows.begin(), bytes.rows.end(), [](const model::FormatRow& r) {
+    return r.component == Component::routed_experts && !r.mtp;
+  });
+  EXPECT_EQ(row->format, "F8_E4M3 128x128 blocks");
+  EXPECT_EQ(row->bytes, int64_t{42} * 288 * (25'165'824 + 6'144));  // spec/model.md 8.2
+}
+
 TEST(PlanWeights, AMissingTensorIsNamed) {
   const std::string folder = std::string(TANDEM_SOURCE_DIR) + "/models/nano";
   model::Shape shape = model::read_shape(folder);
@@ -89,26 +121,6 @@ TEST(PlanWeights, AMissingTensorIsNamed) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::bad_file);
     EXPECT_NE(error.where().find("experts.8."), std::string::npos) << error.what();
-  }
-}
-
-TEST(PlanWeights, FormatsByName) {
-  EXPECT_EQ(name_of(parse_weight_format("exl3:3.5")), "exl3:3.5");
-  for (const char* bad : {"", "int4", "exl3", "exl3:", "exl3:0", "exl3:9", "exl3:4x", "exl3:nan", "exl3:-4", "BF16"})
-    EXPECT_THROW(parse_weight_format(bad), Error) << bad;
-  for (const double bad : {0.0, -1.0, 9.0, std::nan("")}) EXPECT_THROW(flat_format(bad), Error) << bad;
-}
-
-TEST(PlanWeights, FormatsByConfig) {
-  const auto name = [](const char* json) { return name_of(format_of_config(json, "config.json")); };
-  EXPECT_EQ(name("{}"), "bf16");
-  EXPECT_EQ(name(R"({"quantization_config": {"quant_method": "fp8"}})"), "fp8");
-  EXPECT_EQ(name(R"({"quantization_config": {"quant_method": "exl3", "bits": 4.0}})"), "exl3:4");
-  for (const char* bad :
-       {R"({"quantization_config": {}})", R"({"quantization_config": {"quant_method": "awq"}})",
-        R"({"quantization_config": {"quant_method": "exl3"}})",
-        R"({"quantization_config": {"quant_method": "exl3", "bits": 0}})", R"({"quantization_config": 5})", "["}) {
-    EXPECT_THROW(name(bad), Error) << bad;
   }
 }
 

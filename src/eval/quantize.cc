@@ -143,6 +143,11 @@ Json quantization_config(const QuantizeOptions& options, const ConversionPlan& p
     config["activation_scheme"] = "dynamic";
   }
   if (is_fp8) config["weight_block_size"] = {128, 128};
+  if (is_nvfp4 && is_fp8) {
+    Json& layers = config["quantized_layers"] = Json::object();
+    for (const auto& [module, coding] : plan.converted_modules)
+      layers[module] = {{"quant_algo", coding == Coding::nvfp4 ? "NVFP4" : "FP8_PB_WO"}};
+  }
   config[is_nvfp4 ? "ignore" : "modules_to_not_convert"] = plan.kept_modules;
   return config;
 }

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 
+#include "engine/plan_weights.h"
 #include "model/inventory.h"
 #include "model/testing/coded_tensors.h"
 #include "model/weights.h"
@@ -68,6 +69,11 @@ void expect_coded(const fs::path& original, const fs::path& converted,
     EXPECT_EQ(found.shape, tensor.shape) << tensor.name;
     EXPECT_TRUE(bytes(result, tensor.name) == tensor.bytes) << tensor.name;
   }
+}
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 bool contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
@@ -154,9 +160,21 @@ TEST_F(Quantize, WhatItRefuses) {
   EXPECT_FALSE(fs::exists(out())) << "nothing is written";
 }
 
-std::string content(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+// What config.json says of a converted model is what is stored: a plan of the bare config has its bytes.
+TEST_F(Quantize, ConfigSaysWhatIsStored) {
+  for (const Coding experts : {Coding::keep, Coding::fp8, Coding::nvfp4}) {
+    for (const Coding dense : {Coding::keep, Coding::fp8}) {
+      if (experts == Coding::keep && dense == Coding::keep) continue;
+      convert(nano(), experts, dense);
+      const model::Shape shape = model::read_shape(out());
+      const engine::WeightFormat format = engine::format_of_config(content(out() / "config.json"), "config.json");
+      const engine::WeightBytes stated = engine::weights_in_format(shape, format),
+                                stored = engine::weights_of_checkpoint(model::Checkpoint::open(out()), shape);
+      EXPECT_EQ(stated.total, stored.total) << format.name();
+      EXPECT_EQ(stated.rank, stored.rank) << format.name();
+      fs::remove_all(out());
+    }
+  }
 }
 
 TEST_F(Quantize, ThreadsMakeNoDifferenceToAByte) {

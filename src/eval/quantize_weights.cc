@@ -30,7 +30,7 @@ std::string module_name(const std::string& weight) {
 }
 
 // As other programs name a group of modules: all experts of a layer at once.
-std::string kept_name(const std::string& weight) {
+std::string listed_name(const std::string& weight) {
   constexpr std::string_view experts = ".mlp.experts";
   const size_t at = weight.find(experts);
   return at == std::string::npos ? module_name(weight) : weight.substr(0, at + experts.size());
@@ -47,9 +47,10 @@ class Planner final : public model::WeightVisitor {
     if (target.format != WeightFormat::bf16 && target.format != WeightFormat::f32) refuse_coded(name);
     const Coding coding = coding_of(spec);
     if (coding == Coding::keep) {
-      plan_.kept_modules.insert(kept_name(name));
+      plan_.kept_modules.insert(listed_name(name));
       return;
     }
+    plan_.converted_modules.emplace(listed_name(name), coding);
     ConvertedWeight weight{name, spec.component, coding, target, {}};
     weight.tensors = coding == Coding::fp8 ? fp8_tensors(name, spec) : nvfp4_tensors(name, spec);
     for (const model::TensorHeader& tensor : weight.tensors)
@@ -187,7 +188,7 @@ void encode_in_order(device::Threads& threads, std::span<const ConvertedWeight* 
       try {
         results[at] = encoded(*weights[at]);
       } catch (...) {
-        failures[at] = std::current_exception();  // not the first in time: which one that is differs from run to run
+        failures[at] = std::current_exception();  // not the first in time: which that is differs from run to run
       }
     });
     for (size_t i = 0; i < count; ++i) {

@@ -33,6 +33,7 @@ struct ConvertedWeight {
 struct ConversionPlan {
   std::map<std::string, std::vector<ConvertedWeight>> converted;  // by the name of the stored tensor
   std::set<std::string> kept_modules;                             // linear layers that stay; "….mlp.experts" for all
+  std::map<std::string, Coding> converted_modules;                // the others, likewise
 };
 
 // Every tensor that the loader asks for is looked up and checked. Throws as quantize() does.

@@ -159,6 +159,12 @@ JsonObject JsonObject::object(std::string_view key) const {
   return {&found, where_, fmt::format("{}{}.", path_, key)};
 }
 
+std::vector<std::string> JsonObject::keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [name, member] : object_->items()) keys.push_back(name);
+  return keys;
+}
+
 bool JsonObject::is_array(std::string_view key) const {
   const auto found = object_->find(key);
   return found != object_->end() && found->is_array();

@@ -39,6 +39,7 @@ class JsonObject {
   std::vector<std::pair<std::string, std::string>> text_members(std::string_view key) const;  // {"a": "b", …}, sorted
 
   bool is_array(std::string_view key) const;
+  std::vector<std::string> keys() const;  // of this object, sorted
 
   // The key may be absent or null; if it is there it must have the type.
   std::optional<int64_t> optional_integer(std::string_view key, IntegerRange range) const;
