@@ -217,16 +217,22 @@ int plan_command(const Words& words) {
 int eval_skills_command(const Words& words) {
   Command command(
       "tandem eval skills", "Runs prompts with known answers, greedily; fails if too few replies are exact.",
-      "  tandem eval skills\n  tandem eval skills path/to/model --skills path/to/skills.json --min 100 --json\n");
+      "  tandem eval skills\n  tandem eval skills path/to/model --skills path/to/skills.json --min 100 --json\n"
+      "  tandem eval skills path/to/exl3 --compare path/to/bf16\n");
   SkillsCommandOptions options;
-  std::string skills;
+  std::string skills, compare;
   command.app().add_option("--skills", skills, "File of prompts and answers; default: skills.json of the model");
   command.app().add_option("--min", options.minimum, "Exact answers needed; default: all but one");
+  command.app()
+      .add_option("--compare", compare, "Another model, with an f32 cache, that gets the same prompts")
+      ->type_name("MODEL")
+      ->default_str("");
   command.add_load_options(options.load);
   command.add_json_flag(options.json);
   if (!command.parse(words)) return 0;
   options.load.model = command.model();
   options.skills = skills;
+  options.compare = compare;
   return run_eval_skills(options);
 }
 

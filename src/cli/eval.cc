@@ -29,6 +29,18 @@ eval::ReferenceLoop reference_of(const Drafting& drafting, const engine::Samplin
   return eval::ReferenceLoop::none;
 }
 
+// Loads a model, asks it everything, and lets go of it.
+eval::ComparedSkills run_skills(const LoadOptions& load, const std::vector<eval::Skill>& skills) {
+  LoadedModel model(load);
+  ProgressLine line;
+  const auto progress = [&](int64_t done, int64_t exact) {
+    line.show(model.name() + ": " + std::to_string(done) + " of " + std::to_string(skills.size()) + ", " +
+              std::to_string(exact) + " exact");
+  };
+  return {model.name(),
+          eval::run_skills(model.engine(), model.tokenizer(), model.defaults().eos_token_ids, skills, progress)};
+}
+
 }  // namespace
 
 int run_eval_skills(const SkillsCommandOptions& options) {
@@ -36,18 +48,19 @@ int run_eval_skills(const SkillsCommandOptions& options) {
   if (load.model.empty()) load.model = default_model();
   const auto skills = eval::read_skills(options.skills.empty() ? load.model / "skills.json" : options.skills);
   const int64_t wanted = options.minimum.value_or(std::max<int64_t>(1, std::ssize(skills) - 1));
-  LoadedModel model(load);
-
-  eval::SkillsReport report;
-  {
-    ProgressLine line;
-    const auto progress = [&](int64_t done, int64_t exact) {
-      line.show(std::to_string(done) + " of " + std::to_string(skills.size()) + ", " + std::to_string(exact) +
-                " exact");
-    };
-    report = eval::run_skills(model.engine(), model.tokenizer(), model.defaults().eos_token_ids, skills, progress);
+  std::optional<eval::ComparedSkills> other;
+  if (!options.compare.empty()) {
+    LoadOptions compared = load;
+    compared.model = options.compare;
+    compared.kv_cache_dtype = compared.kv_scales = "auto";  // as the teacher of eval kld
+    check_load(compared);
+    check_load(load);  // before the first model's time is spent
+    other.emplace(run_skills(compared, skills));
   }
-  write_out(options.json ? eval::skills_json(report, wanted) : eval::skills_text(report));
+  const eval::ComparedSkills own = run_skills(load, skills);
+  const eval::SkillsReport& report = own.report;
+  const eval::ComparedSkills* beside = other ? &*other : nullptr;
+  write_out(options.json ? eval::skills_json(report, wanted, beside) : eval::skills_text(report, beside));
   if (report.exact() >= wanted) return 0;
   throw Error(ErrorCode::failed_check, "skills", std::to_string(report.exact()) + " exact",
               "at least " + std::to_string(wanted) + " of " + std::to_string(skills.size()));

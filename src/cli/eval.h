@@ -15,6 +15,7 @@ struct SkillsCommandOptions {
   LoadOptions load;
   std::filesystem::path skills;    // --skills; empty: skills.json of the model folder
   std::optional<int64_t> minimum;  // --min: exact answers needed; absent: all but one
+  std::filesystem::path compare;   // --compare: a model that gets the same prompts, with an f32 cache; empty: none
   bool json = false;
 };
 

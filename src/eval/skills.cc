@@ -92,6 +92,41 @@ std::map<std::string, Count> by_skill(const SkillsReport& report) {
   return counts;
 }
 
+std::string comparison_text(const SkillsReport& report, const ComparedSkills& other) {
+  const SkillsComparison counts = compare_skills(report, other.report);
+  std::string out = fmt::format(
+      "exact: both {}, only this model {}, only the other {}, neither {}; the same reply {} of {}\n", counts.both,
+      counts.only_this, counts.only_other, counts.neither, counts.same_text, report.results.size());
+  for (size_t i = 0; i < report.results.size(); ++i) {
+    const SkillResult &mine = report.results[i], &others = other.report.results[i];
+    if (mine.exact == others.exact) continue;
+    out += fmt::format("  {}: entry {} ({})\n", mine.exact ? "only this model" : "only the other", i, mine.name);
+  }
+  return out;
+}
+
+Json comparison_json(const SkillsReport& report, const ComparedSkills& other) {
+  const SkillsComparison counts = compare_skills(report, other.report);
+  Json json = {{"model", other.model},          {"exact", other.report.exact()},   {"both", counts.both},
+               {"only_this", counts.only_this}, {"only_other", counts.only_other}, {"neither", counts.neither},
+               {"same_text", counts.same_text}, {"seconds", other.report.seconds}};
+  json["skills"] = Json::object();
+  for (const auto& [name, count] : by_skill(other.report))
+    json["skills"][name] = {{"exact", count.exact}, {"of", count.all}};
+  json["differences"] = Json::array();
+  for (size_t i = 0; i < report.results.size(); ++i) {
+    const SkillResult &mine = report.results[i], &others = other.report.results[i];
+    if (mine.text == others.text && mine.exact == others.exact) continue;
+    json["differences"].push_back({{"entry", i},
+                                   {"skill", mine.name},
+                                   {"exact", mine.exact},
+                                   {"text", mine.text},
+                                   {"other_exact", others.exact},
+                                   {"other_text", others.text}});
+  }
+  return json;
+}
+
 }  // namespace
 
 std::vector<Skill> parse_skills(std::string_view json, const std::string& where) {
@@ -127,11 +162,35 @@ SkillsReport run_skills(engine::Engine& engine, const text::Tokenizer& tokenizer
   return report;
 }
 
-std::string skills_text(const SkillsReport& report) {
-  std::string out = fmt::format("{:<24} {:>5} {:>5}\n", "skill", "exact", "of");
+SkillsComparison compare_skills(const SkillsReport& report, const SkillsReport& other) {
+  SkillsComparison comparison;
+  if (report.results.size() != other.results.size())
+    throw Error(ErrorCode::internal, "skills", "reports of other prompts are compared");
+  for (size_t i = 0; i < report.results.size(); ++i) {
+    const SkillResult &mine = report.results[i], &others = other.results[i];
+    if (mine.name != others.name || mine.expected != others.expected)
+      throw Error(ErrorCode::internal, "skills", "reports of other prompts are compared");
+    int64_t& count = mine.exact ? (others.exact ? comparison.both : comparison.only_this)
+                                : (others.exact ? comparison.only_other : comparison.neither);
+    ++count;
+    comparison.same_text += mine.text == others.text ? 1 : 0;
+  }
+  return comparison;
+}
+
+std::string skills_text(const SkillsReport& report, const ComparedSkills* other) {
+  const auto others = other != nullptr ? by_skill(other->report) : std::map<std::string, Count>();
+  const auto line = [other](const std::string& name, int64_t exact, int64_t of, int64_t others_exact) {
+    const std::string beside = other != nullptr ? fmt::format(" {:>9}", others_exact) : "";
+    return fmt::format("{:<24} {:>5} {:>5}{}", name, exact, of, beside);
+  };
+  std::string out = fmt::format("{:<24} {:>5} {:>5}{}\n", "skill", "exact", "of",
+                                other != nullptr ? "   the other: " + other->model : "");
   for (const auto& [name, count] : by_skill(report))
-    out += fmt::format("{:<24} {:>5} {:>5}\n", name, count.exact, count.all);
-  out += fmt::format("{:<24} {:>5} {:>5}   {:.1f} s\n", "all", report.exact(), report.results.size(), report.seconds);
+    out += line(name, count.exact, count.all, other != nullptr ? others.at(name).exact : 0) + "\n";
+  out += line("all", report.exact(), std::ssize(report.results), other != nullptr ? other->report.exact() : 0);
+  out += fmt::format("   {:.1f} s\n", report.seconds + (other != nullptr ? other->report.seconds : 0));
+  if (other != nullptr) out += comparison_text(report, *other);
   for (size_t i = 0; i < report.results.size(); ++i) {
     const auto& result = report.results[i];
     if (result.exact) continue;
@@ -141,7 +200,7 @@ std::string skills_text(const SkillsReport& report) {
   return out;
 }
 
-std::string skills_json(const SkillsReport& report, int64_t wanted) {
+std::string skills_json(const SkillsReport& report, int64_t wanted, const ComparedSkills* other) {
   Json json;
   json["schema"] = "tandem.skills/1";
   json["exact"] = report.exact();
@@ -158,6 +217,7 @@ std::string skills_json(const SkillsReport& report, int64_t wanted) {
       json["misses"].push_back(
           {{"entry", i}, {"skill", result.name}, {"expected", result.expected}, {"text", result.text}});
   }
+  json["compared"] = other != nullptr ? comparison_json(report, *other) : Json();
   return json.dump(2) + "\n";
 }
 

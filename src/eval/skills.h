@@ -46,9 +46,23 @@ SkillsReport run_skills(engine::Engine& engine, const text::Tokenizer& tokenizer
                         const std::vector<Skill>& skills,
                         const std::function<void(int64_t done, int64_t exact)>& progress);
 
-// A table by skill, then every miss with both texts.
-std::string skills_text(const SkillsReport& report);
+// Another model's replies to the same prompts, beside those of a report.
+struct ComparedSkills {
+  std::string model;  // name, for people
+  SkillsReport report;
+};
+
+// Prompts by who answered them exactly, and those with the same reply, exact or not.
+struct SkillsComparison {
+  int64_t both = 0, only_this = 0, only_other = 0, neither = 0, same_text = 0;
+};
+// Throws Error(internal) unless both are of the same prompts.
+SkillsComparison compare_skills(const SkillsReport& report, const SkillsReport& other);
+
+// A table by skill, then every miss with both texts; with `other`, its counts too and every prompt that one of them
+// alone got right.
+std::string skills_text(const SkillsReport& report, const ComparedSkills* other = nullptr);
 // One object, first key "schema": "tandem.skills/1".
-std::string skills_json(const SkillsReport& report, int64_t wanted);
+std::string skills_json(const SkillsReport& report, int64_t wanted, const ComparedSkills* other = nullptr);
 
 }  // namespace tandem::eval

@@ -2,6 +2,7 @@
 #include "eval/skills.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
@@ -102,6 +103,43 @@ TEST(Skills, ReportsNameTheMisses) {
   EXPECT_NE(json.find("\"passed\": false"), std::string::npos);
   EXPECT_NE(json.find("\"wrong \\\"one\\\"\""), std::string::npos);
   EXPECT_NE(skills_json(report, 2).find("\"passed\": true"), std::string::npos);
+}
+
+TEST(Skills, TwoModelsAreCompared) {
+  SkillsReport report;
+  report.results = {{"a", true, "x", "x", 1, 1},
+                    {"a", true, "y", "y", 1, 1},
+                    {"b", false, "z", "-", 1, 1},
+                    {"b", false, "u", "-", 1, 1},
+                    {"c", false, "v", "-", 1, 1}};
+  ComparedSkills other{"big", report};
+  other.report.results[1] = {"a", false, "y", "?", 1, 1};
+  other.report.results[2] = {"b", true, "z", "z", 1, 1};
+  other.report.results[3].text = "+";
+  const SkillsComparison counts = compare_skills(report, other.report);
+  EXPECT_EQ(counts.both, 1);
+  EXPECT_EQ(counts.only_this, 1);
+  EXPECT_EQ(counts.only_other, 1);
+  EXPECT_EQ(counts.neither, 2);
+  EXPECT_EQ(counts.same_text, 2);
+  const auto text = skills_text(report, &other);
+  for (const char* part :
+       {"the other: big", "both 1, only this model 1, only the other 1, neither 2; the same reply 2 of 5",
+        "only this model: entry 1 (a)", "only the other: entry 2 (b)", "miss: entry 4 (c)"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  EXPECT_EQ(text.find("entry 3 (b)\n  only"), std::string::npos);
+  const auto json = nlohmann::json::parse(skills_json(report, 3, &other));
+  EXPECT_EQ(json["exact"], 2);
+  EXPECT_EQ(json["compared"]["model"], "big");
+  EXPECT_EQ(json["compared"]["skills"]["b"]["exact"], 1);
+  EXPECT_EQ(json["compared"]["only_other"], 1);
+  EXPECT_EQ(json["compared"]["differences"].size(), 3u);
+  EXPECT_EQ(json["compared"]["differences"][2]["other_text"], "+");
+  EXPECT_TRUE(nlohmann::json::parse(skills_json(report, 3))["compared"].is_null());
+  other.report.results.pop_back();
+  EXPECT_THROW(compare_skills(report, other.report), Error);
+  other.report.results.push_back({"c", false, "another", "-", 1, 1});
+  EXPECT_THROW(compare_skills(report, other.report), Error);
 }
 
 TEST(Skills, EngineFailureIsAnError) {
