@@ -185,9 +185,17 @@ int chat_command(const Words& words) {
 int inspect_command(const Words& words) {
   Command command(
       "tandem inspect",
-      "Prints shape, layers, parameters, cache bytes, missing and unknown tensors. MODEL may be a config.json.",
-      "  tandem inspect\n  tandem inspect path/to/config.json --json\n");
+      "Prints shape, layers, parameters, cache bytes, formats of weights, missing and unknown tensors. MODEL may be a "
+      "config.json.",
+      "  tandem inspect\n  tandem inspect path/to/model --bandwidth 4400 --context 32768\n"
+      "  tandem inspect path/to/config.json --json\n");
   InspectOptions options;
+  auto& app = command.app();
+  app.add_option("--bandwidth", options.bandwidth,
+                 "Rate of the memory in GB/s: how fast a step can be at best; 0: not printed");
+  app.add_option("--context", options.context, "Tokens before that step");
+  app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
+                 "How they are stored: auto (bf16), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   command.add_nibble_order_option(options.nvfp4_nibble_order);
   command.add_json_flag(options.json);
   if (!command.parse(words)) return 0;

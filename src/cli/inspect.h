@@ -1,6 +1,7 @@
 // `tandem inspect`: what is in a model folder.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -8,6 +9,9 @@ namespace tandem::cli {
 
 struct InspectOptions {
   std::filesystem::path model;             // a folder or a config.json; empty: the bundled model
+  double bandwidth = 0;                    // --bandwidth, GB/s: the floor of a step; 0: none is printed
+  int64_t context = 0;                     // --context: tokens before that step
+  std::string kv_cache_dtype = "auto";     // --kv-cache-dtype of the floor; auto: bf16
   std::string nvfp4_nibble_order = "low";  // --nvfp4-nibble-order
   bool json = false;
 };

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <system_error>
@@ -109,10 +110,25 @@ void print_names(Output out, const char* title, const std::vector<std::string>& 
   if (names.size() > longest_list) fmt::format_to(out, "    ... and {} more\n", names.size() - longest_list);
 }
 
+void print_formats(Output out, const ModelReport& report) {
+  fmt::format_to(out, "formats by component: weights, parameters, bytes, bits a parameter, bytes read for a token\n");
+  double read = 0;
+  for (const FormatRow& row : report.formats()) {
+    const double of_token = bytes_per_token(row, report.shape);
+    read += of_token;
+    fmt::format_to(out, "  {:<20} {:<36} {:>7} {:>17} {:>17} {:>7.3f} {:>15}\n",
+                   fmt::format("{}{}", row.mtp ? "mtp " : "", component_name(row.component)), row.format, row.weights,
+                   grouped(row.parameters), grouped(row.bytes), row.bits(), grouped(std::llround(of_token)));
+  }
+  fmt::format_to(out, "  read for a token, head included {} bytes\n", grouped(std::llround(read)));
+}
+
 void print_weights(Output out, const ModelReport& report) {
   if (!report.weights) {
-    fmt::format_to(out, "weights: none here\n");
-    return;
+    fmt::format_to(out, "weights: none here{}{}\n",
+                   report.stated_format.empty() ? "" : "; their format as config.json says: ", report.stated_format);
+    if (report.stated.empty()) return;
+    return print_formats(out, report);
   }
   const Comparison& weights = *report.weights;
   fmt::format_to(out, "weights: {} bytes, {} tensors of the text model, {} of the vision tower ({} parameters)\n",
@@ -122,13 +138,7 @@ void print_weights(Output out, const ModelReport& report) {
     fmt::format_to(out, "  {:<8} {:>7} tensors {:>19} bytes\n", dtype_name(count.dtype), count.tensors,
                    grouped(count.bytes));
   }
-  fmt::format_to(out, "formats by component: weights, parameters, bytes, bits a parameter\n");
-  for (const FormatRow& row : weights.formats) {
-    fmt::format_to(out, "  {:<20} {:<36} {:>7} {:>17} {:>17} {:>7.3f}\n",
-                   fmt::format("{}{}", row.mtp ? "mtp " : "", component_name(row.component)), row.format, row.weights,
-                   grouped(row.parameters), grouped(row.bytes), row.bits());
-  }
-  fmt::format_to(out, "  read for a token, head included {} bytes\n", grouped(weights.bytes_per_token));
+  print_formats(out, report);
   if (weights.rotations.layers > 0) {
     fmt::format_to(out, "  EXL3 experts share suh of gate and up in {} of {} layers, svh of down in {}\n",
                    weights.rotations.inputs, weights.rotations.layers, weights.rotations.outputs);
@@ -164,6 +174,7 @@ std::string report_text(const ModelReport& report) {
   print_cache(out, report.cache, report.shape.max_position_embeddings);
   text += '\n';
   print_weights(out, report);
+  if (report.floor) text += '\n' + floor_text(*report.floor, report.shape);
   return text;
 }
 

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "model/inspect_floor.h"
 #include "model/inventory.h"
 #include "model/shape.h"
 
@@ -17,6 +19,13 @@ struct ModelReport {
   Inventory inventory;
   CacheBytes cache;
   std::optional<Comparison> weights;  // absent where there are no weights
+  // Where there are none, what the config says of them, for the caller to fill in: how their format is called, and
+  // rows.
+  std::string stated_format;
+  std::vector<FormatRow> stated;
+  std::optional<Floor> floor;  // filled in by the caller
+
+  const std::vector<FormatRow>& formats() const { return weights ? weights->formats : stated; }
 
   bool complete() const { return !weights || weights->complete(); }  // nothing missing, nothing wrong
 };

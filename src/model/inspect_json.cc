@@ -1,4 +1,5 @@
 // The report of `tandem inspect` as JSON for programs.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "model/inspect.h"
@@ -100,23 +101,65 @@ Json cache_json(const CacheBytes& cache, int64_t context) {
           {"conv_f32_bytes_per_sequence", cache.conv_f32_bytes}};
 }
 
-Json weights_json(const Comparison& weights) {
-  Json dtypes = Json::array();
-  for (const DTypeCount& count : weights.dtypes) {
-    dtypes.push_back({{"dtype", dtype_name(count.dtype)},
-                      {"tensors", count.tensors},
-                      {"elements", count.elements},
-                      {"bytes", count.bytes}});
-  }
+Json formats_json(const std::vector<FormatRow>& rows, const Shape& shape) {
   Json formats = Json::array();
-  for (const FormatRow& row : weights.formats) {
+  for (const FormatRow& row : rows)
     formats.push_back({{"component", component_name(row.component)},
                        {"mtp", row.mtp},
                        {"format", row.format},
                        {"weights", row.weights},
                        {"parameters", row.parameters},
                        {"bytes", row.bytes},
-                       {"bits", row.bits()}});
+                       {"bits", row.bits()},
+                       {"bytes_per_token", std::llround(bytes_per_token(row, shape))}});
+  return formats;
+}
+
+Json stated_json(const ModelReport& report) {
+  int64_t bytes = 0;
+  double of_token = 0;
+  for (const FormatRow& row : report.stated) {
+    bytes += row.bytes;
+    of_token += bytes_per_token(row, report.shape);
+  }
+  return {{"format", report.stated_format},
+          {"bytes", bytes},
+          {"bytes_per_token", std::llround(of_token)},
+          {"formats", formats_json(report.stated, report.shape)}};
+}
+
+Json floor_json(const Floor& floor) {
+  Json steps = Json::array();
+  for (const StepBytes& step : floor.steps) {
+    const double seconds = floor.seconds(step);
+    steps.push_back({{"rows", step.rows},
+                     {"distinct_experts", step.distinct_experts},
+                     {"dense_bytes", step.dense},
+                     {"expert_bytes", step.experts},
+                     {"state_bytes", step.states},
+                     {"latent_bytes", step.latents},
+                     {"index_bytes", step.index_keys},
+                     {"bytes", step.total()},
+                     {"ms", 1e3 * seconds},
+                     {"rows_per_s", static_cast<double>(step.rows) / seconds}});
+  }
+  const double seconds = floor.seconds(floor.steps.front());
+  return {{"gb_per_s", floor.settings.gb_per_s},
+          {"context", floor.settings.context},
+          {"cache_format", floor.settings.cache.format},
+          {"bytes_per_token", floor.steps.front().total()},
+          {"ms_per_token", 1e3 * seconds},
+          {"tokens_per_s", 1 / seconds},
+          {"steps", steps}};
+}
+
+Json weights_json(const Comparison& weights, const Shape& shape) {
+  Json dtypes = Json::array();
+  for (const DTypeCount& count : weights.dtypes) {
+    dtypes.push_back({{"dtype", dtype_name(count.dtype)},
+                      {"tensors", count.tensors},
+                      {"elements", count.elements},
+                      {"bytes", count.bytes}});
   }
   return {{"bytes", weights.bytes},
           {"text_tensors", weights.text_tensors},
@@ -125,7 +168,7 @@ Json weights_json(const Comparison& weights) {
           {"has_mtp", weights.has_mtp},
           {"complete", weights.complete()},
           {"dtypes", dtypes},
-          {"formats", formats},
+          {"formats", formats_json(weights.formats, shape)},
           {"bytes_per_token", weights.bytes_per_token},
           {"exl3_shared_rotations",
            {{"layers", weights.rotations.layers},
@@ -148,7 +191,9 @@ std::string report_json(const ModelReport& report) {
   json["layers"] = schedule_json(report.shape);
   json["parameters"] = parameters_json(report.inventory);
   json["cache"] = cache_json(report.cache, report.shape.max_position_embeddings);
-  json["weights"] = report.weights ? weights_json(*report.weights) : Json();
+  json["weights"] = report.weights ? weights_json(*report.weights, report.shape) : Json();
+  json["stated_weights"] = report.weights || report.stated_format.empty() ? Json() : stated_json(report);
+  json["floor"] = report.floor ? floor_json(*report.floor) : Json();
   // A path need not be UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
