@@ -153,6 +153,7 @@ eval::QualityRun cold_run(const Sides& sides, const KldCommandOptions& options, 
   ProgressLine line;
   const int64_t positions = sides.windows.positions();
   eval::QualityRunOptions running;
+  running.threads = options.threads;
   running.capture = writer;
   running.progress = [&](int64_t done) {
     line.show(fmt::format("run {} of {}: {} of {} positions", run + 1, options.runs, done, positions));
@@ -216,6 +217,7 @@ int run_eval_ppl(const PplCommandOptions& options) {
   {
     ProgressLine line;
     eval::QualityRunOptions running;
+    running.threads = options.threads;
     running.progress = [&](int64_t done) { line.show(fmt::format("{} of {} positions", done, windows.positions())); };
     run = eval::run_quality(windows, nullptr, source.get(), running);
   }

@@ -56,6 +56,7 @@ struct QualityRun {
 struct QualityRunOptions {
   CaptureWriter* capture = nullptr;       // gets the teacher's logits and is sealed
   int64_t chunk_rows = 0;                 // rows asked for at a time; 0: chunk_rows_for the vocabulary
+  int threads = 1;                        // that compare rows; 0: one for each core. No figure depends on them
   std::function<void(int64_t)> progress;  // may be empty; called with the number of positions done
 };
 

@@ -57,6 +57,7 @@ TEST(Quality, ChunksMakeNoDifference) {
       EXPECT_GT(positions, done);
       done = positions;
     };
+    options.threads = chunk == 4 ? 3 : 1;
     runs.push_back(run_quality(windows, &teacher, &student, options));
     EXPECT_EQ(done, 35);
     EXPECT_EQ(runs.back().kld, runs[0].kld);
@@ -65,6 +66,26 @@ TEST(Quality, ChunksMakeNoDifference) {
   EXPECT_EQ(chunk_rows_for(2048), 512);
   EXPECT_EQ(chunk_rows_for(154880), 108);
   EXPECT_EQ(chunk_rows_for(int64_t{1} << 40), 1);
+}
+
+// Windows of several blocks of rows, whose borders chunks need not know.
+TEST(Quality, ThreadsMakeNoDifference) {
+  const Windows windows = counted_windows({200, 65, 34, 33}, vocab, 200);
+  std::vector<QualityRun> runs;
+  for (const int threads : {1, 2, 5}) {
+    TableSource teacher("teacher", vocab, random_logits(vocab * windows.positions(), 1)),
+        student("student", vocab, random_logits(vocab * windows.positions(), 2));
+    QualityRunOptions options;
+    options.threads = threads;
+    options.chunk_rows = threads == 5 ? 50 : 0;
+    runs.push_back(run_quality(windows, &teacher, &student, options));
+    EXPECT_EQ(std::ssize(runs.back().kld), 328);
+    EXPECT_EQ(runs.back().kld, runs[0].kld);
+    EXPECT_EQ(runs.back().teacher.nll, runs[0].teacher.nll);
+    EXPECT_EQ(runs.back().student.best, runs[0].student.best);
+    EXPECT_EQ(runs.back().audit.means, runs[0].audit.means);
+    EXPECT_EQ(runs.back().audit.positions, 324);
+  }
 }
 
 TEST(Quality, OneSideAlone) {
