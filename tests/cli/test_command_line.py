@@ -1,5 +1,6 @@
 """Help, version, unknown words, configuration files, the default model."""
 import http.client
+import json
 import os
 import re
 import shutil
@@ -8,7 +9,10 @@ import subprocess
 from program import NANO, PROGRAM, SMALL, SOURCE, TandemTest, main, tandem
 
 COMMANDS = ["serve", "chat", "generate", "inspect", "plan", "quantize", "eval skills", "eval parity", "eval acceptance",
-            "eval kld", "eval ppl", "calibrate timing", "bench replay"]
+            "eval kld", "eval ppl", "calibrate timing", "calibrate kv", "bench replay"]
+# The pages that list the options of a command.
+PAGES = {"plan": "plan", "inspect": "formats", "quantize": "formats", "calibrate kv": "formats", "eval skills": "eval",
+         "eval parity": "eval", "eval acceptance": "eval", "eval kld": "eval", "eval ppl": "eval"}
 
 
 class CommandLine(TandemTest):
@@ -32,6 +36,15 @@ class CommandLine(TandemTest):
             self.assertIn("Examples:\n", result.out)
             self.assertIn("tandem " + command, result.out)
 
+    def test_pages_list_every_option(self):
+        for command, page in PAGES.items():
+            with open(os.path.join(SOURCE, "docs", page + ".md"), encoding="utf-8") as file:
+                text = file.read()
+            options = set(re.findall(r"^ +(?:-\w,)?(--[a-z0-9-]+)", tandem(*command.split(), "--help").out, re.M))
+            self.assertGreater(len(options), 3, command)
+            for option in options - {"--help"}:
+                self.assertRegex(text, re.escape(option) + r"\b(?!-)", f"{command}: {page}.md")
+
     def test_eval_alone_lists_its_checks(self):
         for words, status in ((["eval"], 2), (["eval", "--help"], 0)):
             result = tandem(*words)
@@ -54,6 +67,34 @@ class CommandLine(TandemTest):
         report = tandem("inspect", NANO, "--json").json()
         self.assertEqual(next(iter(report.items())), ("schema", "tandem.inspect/1"))
         self.assertIn("12,794,868", tandem("inspect", NANO).out)
+        self.assertIsNone(report["floor"])
+        floor = tandem("inspect", NANO, "--bandwidth", "50", "--context", "4000", "--json").json()["floor"]
+        self.assertAlmostEqual(floor["ms_per_token"], floor["bytes_per_token"] / 50e6)
+        self.assertAlmostEqual(floor["tokens_per_s"], 1e3 / floor["ms_per_token"])
+        self.assertGreater(floor["steps"][0]["index_bytes"], 0)
+        self.assertEqual(floor["steps"][0]["dense_bytes"] + floor["steps"][0]["expert_bytes"],
+                         report["weights"]["bytes_per_token"])
+        self.assertEqual(sum(row["bytes_per_token"] for row in report["weights"]["formats"]),
+                         report["weights"]["bytes_per_token"])
+        self.assertIn("a decoded token", tandem("inspect", NANO, "--bandwidth", "50").out)
+        self.assert_fails(tandem("inspect", NANO, "--bandwidth", "-1"), 2, "--bandwidth")
+        self.assert_fails(tandem("inspect", NANO, "--context", "5"), 2, "--context")
+
+    def test_inspect_of_a_bare_config(self):
+        flash = os.path.join(SOURCE, "tests", "golden", "configs", "glm-5.3-flash.json")
+        with open(flash, encoding="utf-8") as file:
+            config = json.load(file)
+        config["quantization_config"] = {"quant_method": "exl3", "bits": 4, "scope": "glm53_routed_experts_only"}
+        path = self.write("config.json", json.dumps(config))
+        report = tandem("inspect", path, "--bandwidth", "8800", "--json").json()
+        self.assertIsNone(report["weights"])
+        self.assertEqual(report["stated_weights"]["format"], "exl3:4")
+        self.assertAlmostEqual(report["stated_weights"]["bytes_per_token"] / 1e9, 20.7, delta=0.15)
+        self.assertIn("EXL3 4 bits", tandem("inspect", path).out)
+        config["quantization_config"] = {"quant_method": "exl3", "bits": "mixed_k34_per_tensor"}
+        path = self.write("config.json", json.dumps(config))
+        self.assertIn("not known: ", tandem("inspect", path).out)
+        self.assert_fails(tandem("inspect", path, "--bandwidth", "8800"), 3, "bits", "mixed_k34_per_tensor")
 
     def test_skills_minimum(self):
         skills = self.write("skills.json", """[

@@ -41,6 +41,23 @@ class Figures(TandemTest):
         self.assertEqual(capacity["page_bytes"],
                          groups * report["cache"]["bytes_per_token_and_rank"] * capacity["page_rows"])
 
+    def test_a_bare_config_says_how_it_is_stored(self):
+        with open(FLASH, encoding="utf-8") as file:
+            config = json.load(file)
+        config["quantization_config"] = {
+            "quant_method": "compressed-tensors", "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"targets": ["re:.*mlp.experts.*"],
+                                          "weights": {"num_bits": 4, "type": "float", "group_size": 16}}}}
+        report = self.report(self.write("config.json", json.dumps(config)), "--gpus", "4x141GiB")
+        weights = report["weights"]
+        self.assertEqual(weights["format"], "compressed-tensors")
+        self.assertEqual(weights["parameters"], 320_759_404_382)
+        self.assertEqual(sum(row["bytes"] for row in weights["components"]), weights["bytes"])
+        self.assertEqual(sum(row["parameters"] for row in weights["components"]), weights["parameters"])
+        experts = [row for row in weights["components"] if row["component"] == "routed_experts"]
+        self.assertEqual([(row["mtp"], row["format"]) for row in experts], [(False, "NVFP4"), (True, "NVFP4")])
+        self.assertEqual(experts[0]["bytes"], 304_405_807_104 * 9 // 16 + 42 * 288 * 3 * 4)
+
     def test_bundled_model(self):
         report = self.report(NANO, "--host-memory", "8GiB")
         self.check_sums(report)
@@ -303,8 +320,10 @@ class BadInput(TandemTest):
         self.assert_fails(plan(self.change(lambda c: c.update(vision_config={"depth": 2})), "--vision", "on"), 3, "vision_config")
 
     def test_format_of_a_config(self):
-        path = self.change(lambda c: c.update(quantization_config={"quant_method": "exl3", "bits": 4}))
-        self.assertEqual(plan(path, "--gpus", "2x96GiB", "--json").json()["weights"]["format"], "exl3:4")
+        for scope, name in (("glm53_routed_experts_only", "exl3:4"), (None, "exl3:4, every linear layer")):
+            path = self.change(lambda c, s=scope: c.update(
+                quantization_config={"quant_method": "exl3", "bits": 4, "scope": s}))
+            self.assertEqual(plan(path, "--gpus", "2x96GiB", "--json").json()["weights"]["format"], name)
 
     def test_folders(self):
         model = self.copy_of_nano()
