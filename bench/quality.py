@@ -29,6 +29,7 @@ class Runner:
     def __init__(self, program, folder, runs, jobs):
         self.program, self.folder, self.runs = program, folder, runs
         self.pool = concurrent.futures.ThreadPoolExecutor(jobs)  # rows are measured side by side, each by one thread
+        self.kld = {}  # by row
         self.deviation = 0  # the largest of all rows' standard deviations over their runs
 
     def json(self, *words):
@@ -78,7 +79,7 @@ def row(runner, name, model, size, *cache):
                         "--text", runner.path("measured.jsonl"), "--runs", str(runner.runs), "--threads", "1", *cache)
     runner.deviation = max(runner.deviation, found["runs"]["mean_kld_std"])
     skills = runner.json("eval", "skills", model, "--min", "0", "--threads", "1", *cache)
-    kld = found["kld"]
+    kld = runner.kld[name] = found["kld"]
     return (f"| {name} | {size} | {kld['mean']:.2e} ± {kld['mean_error']:.0e} | {kld['p99']:.1e} | {kld['max']:.1e} | "
             f"{100 * found['top1']['agreement']:.2f} | {found['student']['perplexity']:.4f} | "
             f"{skills['exact']} of {skills['of']} |")
@@ -120,6 +121,15 @@ def calibration_lines(calibration):
     return lines
 
 
+def calibration_gain(kld):
+    plain, calibrated = kld["nvfp4, not calibrated"], kld["nvfp4, calibrated"]
+    gain = plain["mean"] - calibrated["mean"]
+    error = min(plain["mean_error"], calibrated["mean_error"])
+    size = "less" if abs(gain) < error else "more"
+    return (f"The mean KLD with calibration is {abs(gain):.1e} {'lower' if gain > 0 else 'higher'}, {size} than the smaller "
+            "of the two standard errors.")
+
+
 def runs_line(runner):
     if runner.deviation == 0:
         return (f"Every row was measured in {runner.runs} cold runs, which are equal to the bit: the deviation over runs is 0, "
@@ -159,11 +169,10 @@ def page(runner, count):
         f"({runner.calibration['tokens']:,} tokens, none of them", f"evaluated here). The relative error of "
         f"{runner.calibration['sampled_rows']:,} stored rows of each layer:", "",
         *calibration_lines(runner.calibration), "",
-        "Nothing, and it cannot: a group of 16 values has a scale of its own, which e4m3 keeps as precisely whatever the outer "
-        "scale is,", "as long as no group leaves its range. Latents are near Gaussian, and for those the error of the format is "
-        "0.0951 by itself.", "Our record has room for a scale of each row, so that rows are in range without calibration "
-        "(`--kv-scales none`); a scale of the", "layer is for records that have no such room. The two rows above differ by how "
-        "single values round, less than their standard errors.", "",
+        "A group of 16 values has a scale of its own, which e4m3 keeps as precisely whatever the outer scale is, as long as no",
+        "group leaves its range: Gaussian values have an error of 0.0951 with any such scale. Our record has room for a scale of",
+        "each row, so that rows are in range without calibration (`--kv-scales none`); a scale of the layer is for records",
+        "without that room. " + calibration_gain(runner.kld), "",
         "## Weights", "",
         "`tandem quantize`, rounded to nearest without calibration, with an f32 cache. "
         "[What experts and dense are](formats.md#writing-fp8-and-nvfp4).", "",
