@@ -96,10 +96,11 @@ std::vector<ReplyPiece> StopStrings::push(std::vector<ReplyPiece> pieces) {
   for (ReplyPiece& piece : pieces) {
     if (matched_) break;
     if (!held_.empty() && piece.kind != held_kind_) flush(out);
-    if (piece.kind == ReplyPiece::Kind::reasoning && !in_reasoning_) {
-      out.push_back(std::move(piece));
-    } else {
+    using Kind = ReplyPiece::Kind;
+    if (piece.kind == Kind::content || (piece.kind == Kind::reasoning && in_reasoning_)) {
       scan(piece, out);
+    } else {
+      out.push_back(std::move(piece));
     }
   }
   return out;

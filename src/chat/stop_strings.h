@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "chat/stream_parser.h"
+#include "chat/reply_piece.h"
 
 namespace tandem::chat {
 
@@ -19,7 +19,8 @@ namespace tandem::chat {
 class StopStrings {
  public:
   // include_in_output: the stop string itself is still passed on. in_reasoning: also matched inside reasoning (by
-  // default a stop string there means nothing). Throws Error(usage) for an empty string.
+  // default a stop string there means nothing). Tool calls are never looked through. Throws Error(usage) for an empty
+  // string.
   explicit StopStrings(std::vector<std::string> strings, bool include_in_output = false, bool in_reasoning = false);
 
   // The pieces that may be shown now; none any more after a match. No string matches across a change of kind.

@@ -1,4 +1,4 @@
-// Reply tokens to meaning (spec/frontend.md C.8): reasoning, content and, with the front-door issue, tool calls.
+// Reply tokens to meaning (spec/frontend.md C.8): reasoning, content and tool calls.
 #pragma once
 
 #include <cstdint>
@@ -6,31 +6,30 @@
 #include <string>
 #include <vector>
 
+#include "chat/reply_piece.h"
+#include "chat/tool_values.h"
 #include "text/tokenizer.h"
 
 namespace tandem::chat {
 
-// What a piece of the reply is.
-struct ReplyPiece {
-  enum class Kind { reasoning, content };
-  Kind kind = Kind::content;
-  std::string text;  // valid UTF-8, never empty
-};
-
-// Text is the tokens' bytes without those flagged special. The bounds of reasoning are recognised as tokens, never as
-// spelled text, and looked up by their content, since checkpoints of the family number them differently.
+// Text is the tokens' bytes without those flagged special. Bounds of reasoning and calls are recognised as tokens,
+// never as spelled text, and looked up by their content, since checkpoints of the family number them differently.
 class StreamParser {
  public:
-  // `tokenizer` must outlive the parser. reasoning_open: the prompt ended inside <think>. Throws Error(bad_file) if the
-  // tokenizer has no <think> or </think> token.
-  StreamParser(const text::Tokenizer& tokenizer, bool reasoning_open);
+  // `tokenizer` must outlive the parser. reasoning_open: the prompt ended inside <think>. `tools`: the tools that were
+  // offered; null: calls are not looked for and their markup is text. Throws Error(bad_file) if the tokenizer has no
+  // <think> or </think> token.
+  StreamParser(const text::Tokenizer& tokenizer, bool reasoning_open,
+               std::shared_ptr<const ToolSchemas> tools = nullptr);
   ~StreamParser();
   StreamParser(StreamParser&&) noexcept;
 
   // One sampled token that is not the stop token.
   std::vector<ReplyPiece> push(int32_t id);
   // The reply has ended; `stopped` by a stop token or stop string (false: cut by length or cancelled). Rule C.8 b: a
-  // reply that stopped without ever closing its reasoning is content; it is sent once more as one content piece.
+  // reply that stopped without ever closing its reasoning is content; it is sent once more as one content piece. A call
+  // that lacks nothing but its end is completed if the reply stopped; one that lacks more is content then, and nothing
+  // if the reply was cut.
   std::vector<ReplyPiece> finish(bool stopped);
 
   bool in_reasoning() const;
