@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
+#include "api/chat_dialect.h"
 #include "api/errors.h"
 #include "api/json_body.h"
 #include "api/random.h"
-#include "api/reply_text.h"
-#include "chat/messages.h"
 #include "chat/render.h"
 
 namespace tandem::api {
@@ -73,6 +73,12 @@ void encode_prompt(const text::Tokenizer& tokenizer, const chat::Prompt& prompt,
   if (history_end > system_end && history_end < end) request.keep_positions.push_back(history_end);
 }
 
+// The model sees its tools (which keeps the prefix of the prompt) and must not call them.
+void forbid_calls(const text::Tokenizer& tokenizer, engine::Request& request) {
+  constexpr float never = -1000;  // beyond any difference of logits
+  if (const auto id = tokenizer.added_token("<tool_call>")) request.sampling.logit_bias.emplace_back(*id, never);
+}
+
 void append_unique(std::vector<int32_t>& ids, int32_t id) {
   if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
 }
@@ -87,14 +93,18 @@ std::vector<int32_t> turn_end_ids(const ServedModel& model) {
   return ids;
 }
 
-PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, const ChatRules& rules) {
-  const JsonBody body = JsonBody::parse(body_text);
+int64_t count_prompt_tokens(const chat::Conversation& conversation, const ServedModel& model) {
+  return static_cast<int64_t>(model.tokenizer->encode(chat::render(conversation).segments).size());
+}
+
+PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& conversation, const ServedModel& model,
+                           const ChatRules& rules) {
   PreparedChat prepared;
-  prepared.request = parse_chat_request(body, model);
+  prepared.request = std::move(the_request);
   const ChatRequest& request = prepared.request;
   check_model_name(prepared.request, model, rules.strict_model_name);
 
-  const chat::Prompt prompt = chat::render(chat::parse_conversation(body_text));
+  const chat::Prompt prompt = chat::render(conversation);
   prepared.reasoning_open = prompt.reasoning_open;
   engine::Request& engine_request = prepared.engine_request;
   encode_prompt(*model.tokenizer, prompt, engine_request);
@@ -110,11 +120,23 @@ PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, 
     for (const int32_t id : turn_end_ids(model)) append_unique(engine_request.stop_token_ids, id);
   }
   engine_request.drafter = request.drafter;
-  engine_request.ends_after = stop_rule(*model.tokenizer, prompt.reasoning_open, request);
+  if (!conversation.tools.empty() && !request.tool_choice_none) {
+    prepared.tools = std::make_shared<const chat::ToolSchemas>(conversation.tools);
+  }
+  engine_request.ends_after = stop_rule(*model.tokenizer, prompt.reasoning_open, request, prepared.tools);
   engine_request.sampling = request.sampling;
+  if (!conversation.tools.empty() && request.tool_choice_none) forbid_calls(*model.tokenizer, engine_request);
   engine_request.sampling.seed = request.seed             ? *request.seed
                                  : rules.seed_from_prompt ? seed_of_prompt(engine_request.prompt_ids)
                                                           : random_seed();
+  return prepared;
+}
+
+PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, const ChatRules& rules) {
+  const JsonBody body = JsonBody::parse(body_text);
+  ChatRequest request = parse_chat_request(body, model);
+  PreparedChat prepared = prepare_reply(std::move(request), chat::parse_conversation(body_text), model, rules);
+  prepared.dialect = make_chat_dialect(prepared.request);
   return prepared;
 }
 

@@ -2,11 +2,15 @@
 // prompts take time, so this runs on a worker thread.
 #pragma once
 
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "api/chat_request.h"
+#include "api/reply_dialect.h"
+#include "api/reply_text.h"
 #include "api/served_model.h"
+#include "chat/messages.h"
 #include "engine/engine.h"
 
 namespace tandem::api {
@@ -20,13 +24,23 @@ struct PreparedChat {
   ChatRequest request;
   engine::Request engine_request;
   bool reasoning_open = false;  // the prompt ends inside <think>
+  Tools tools;                  // null: the reply's calls are not parsed
+  std::shared_ptr<ReplyDialect> dialect;
 };
 
 // Ids that end a turn of the chat format (spec/frontend.md C.8): the model's own stop ids, <|assistant|> (a second
 // answer begins) and <|system|>.
 std::vector<int32_t> turn_end_ids(const ServedModel& model);
 
-// Throws ApiError and Error(usage); prompt too long: 400 with code context_length_exceeded. Thread-safe.
+// Of a request that has been read in whatever dialect, which the caller still has to set. Throws ApiError and
+// Error(usage); prompt too long: 400 with code context_length_exceeded. Thread-safe.
+PreparedChat prepare_reply(ChatRequest request, const chat::Conversation& conversation, const ServedModel& model,
+                           const ChatRules& rules);
+
+// The tokens of the prompt. Throws Error(usage). Thread-safe.
+int64_t count_prompt_tokens(const chat::Conversation& conversation, const ServedModel& model);
+
+// The body of POST /v1/chat/completions; throws likewise. Thread-safe.
 PreparedChat prepare_chat(std::string_view body, const ServedModel& model, const ChatRules& rules);
 
 }  // namespace tandem::api

@@ -135,6 +135,40 @@ std::string delta_chunk(const ReplyHead& head, chat::ReplyPiece::Kind kind, std:
   return text_of(chunk_json(head, Json::array({choice_json(std::move(delta), nullptr)}), usage));
 }
 
+namespace {
+
+std::string call_delta(const ReplyHead& head, Json call, ChunkUsage usage) {
+  Json delta;
+  delta["tool_calls"] = Json::array({std::move(call)});
+  return text_of(chunk_json(head, Json::array({choice_json(std::move(delta), nullptr)}), usage));
+}
+
+Json function_json(std::string_view name, std::string_view arguments) {
+  Json function;
+  function["name"] = name;
+  function["arguments"] = arguments;
+  return function;
+}
+
+}  // namespace
+
+std::string call_chunk(const ReplyHead& head, int64_t index, std::string_view id, std::string_view name,
+                       ChunkUsage usage) {
+  Json call;
+  call["index"] = index;
+  call["id"] = id;
+  call["type"] = "function";
+  call["function"] = function_json(name, "");
+  return call_delta(head, std::move(call), usage);
+}
+
+std::string arguments_chunk(const ReplyHead& head, int64_t index, std::string_view text, ChunkUsage usage) {
+  Json call;
+  call["index"] = index;
+  call["function"]["arguments"] = text;
+  return call_delta(head, std::move(call), usage);
+}
+
 std::string final_chunk(const ReplyHead& head, const Ending& ending, const Metrics& metrics, ChunkUsage usage) {
   Json choice = choice_json(Json::object(), nullptr);
   add_ending(choice, ending);
@@ -147,18 +181,24 @@ std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
   return text_of(chunk_json(head, Json::array(), {&usage, false}));
 }
 
-std::string full_reply(const ReplyHead& head, const std::optional<std::string>& content,
-                       const std::optional<std::string>& reasoning, const Ending& ending, const Usage& usage,
+std::string full_reply(const ReplyHead& head, const ReplyMessage& reply, const Ending& ending, const Usage& usage,
                        const Metrics& metrics) {
   Json message;
   message["role"] = "assistant";
-  message["content"] = or_null(content);
+  message["content"] = or_null(reply.content);
   message["refusal"] = nullptr;
   message["annotations"] = nullptr;
   message["audio"] = nullptr;
   message["function_call"] = nullptr;
-  message["reasoning"] = or_null(reasoning);
-  message["reasoning_content"] = or_null(reasoning);
+  for (const chat::ToolCall& call : reply.calls) {
+    Json json;
+    json["id"] = call.id;
+    json["type"] = "function";
+    json["function"] = function_json(call.name, call.arguments);
+    message["tool_calls"].push_back(std::move(json));
+  }
+  message["reasoning"] = or_null(reply.reasoning);
+  message["reasoning_content"] = or_null(reply.reasoning);
 
   Json choice;
   choice["index"] = 0;

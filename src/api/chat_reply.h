@@ -1,5 +1,5 @@
 // JSON of chat replies and stream chunks (spec/frontend.md D.4). Pure functions: what to say is decided in
-// chat_session.
+// chat_dialect.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,10 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
-#include "chat/stream_parser.h"
+#include "chat/messages.h"
+#include "chat/reply_piece.h"
 #include "engine/engine.h"
 
 namespace tandem::api {
@@ -43,9 +45,10 @@ struct Metrics {
 using StopReason = std::variant<std::monostate, std::string, int32_t>;
 
 struct Ending {
-  std::string finish_reason;  // "stop", "length"
+  std::string finish_reason;  // "stop", "length", "tool_calls"
   StopReason stop_reason;
   bool reasoning_closed_by_eos = false;  // C.8: the reasoning was never closed and was delivered as content
+  bool ended_in_reasoning = false;       // cut off before the reasoning closed
 };
 
 // `usage`: null pointer leaves the key out; with `usage_null` the key is there with the value null (include_usage).
@@ -55,13 +58,22 @@ struct ChunkUsage {
 };
 
 std::string first_chunk(const ReplyHead& head, ChunkUsage usage);
+// kind: reasoning or content.
 std::string delta_chunk(const ReplyHead& head, chat::ReplyPiece::Kind kind, std::string_view text, ChunkUsage usage);
+// The beginning of tool call number `index`, and a piece of its arguments.
+std::string call_chunk(const ReplyHead& head, int64_t index, std::string_view id, std::string_view name,
+                       ChunkUsage usage);
+std::string arguments_chunk(const ReplyHead& head, int64_t index, std::string_view text, ChunkUsage usage);
 std::string final_chunk(const ReplyHead& head, const Ending& ending, const Metrics& metrics, ChunkUsage usage);
 std::string usage_chunk(const ReplyHead& head, const Usage& usage);
 
-// The non-streaming reply; empty optionals are written as null.
-std::string full_reply(const ReplyHead& head, const std::optional<std::string>& content,
-                       const std::optional<std::string>& reasoning, const Ending& ending, const Usage& usage,
+struct ReplyMessage {
+  std::optional<std::string> content, reasoning;  // empty: null
+  std::vector<chat::ToolCall> calls;              // none: the key is left out
+};
+
+// The non-streaming reply.
+std::string full_reply(const ReplyHead& head, const ReplyMessage& message, const Ending& ending, const Usage& usage,
                        const Metrics& metrics);
 
 }  // namespace tandem::api

@@ -209,7 +209,8 @@ void refuse_unsupported_values(const JsonBody& body) {
     throw not_supported("skip_special_tokens", "the value false");
 }
 
-void check_tool_choice(const JsonBody& body) {
+void read_tool_choice(const JsonBody& body, ChatRequest& request) {
+  request.parallel_tool_calls = body.boolean("parallel_tool_calls").value_or(true);
   for (const auto name : {"tool_choice", "function_call"}) {
     if (!body.has(name)) continue;
     if (!body.is_string(name)) {
@@ -217,6 +218,7 @@ void check_tool_choice(const JsonBody& body) {
       throw not_supported(name, "a named tool");
     }
     const std::string choice = *body.string(name);
+    request.tool_choice_none = request.tool_choice_none || choice == "none";
     if (choice == "auto" || choice == "none") continue;
     if (choice == "required" || choice == "any") throw not_supported(name, fmt::format("'{}'", choice));
     throw invalid_field(name, fmt::format("found '{}'; expected 'auto', 'none', 'required' or an object", choice));
@@ -346,7 +348,7 @@ ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
   read_cache_salt(body, request);
   read_drafter(body, request);
   refuse_unsupported_values(body);
-  check_tool_choice(body);
+  read_tool_choice(body, request);
   check_formats(body);
   log_unknown_fields(body);
   return request;

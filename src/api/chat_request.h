@@ -28,6 +28,8 @@ struct ChatRequest {
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
   bool include_reasoning = true;
+  bool tool_choice_none = false;         // tools are shown to the model, its reply has no calls
+  bool parallel_tool_calls = true;       // false: the reply ends with its first call
   std::string cache_salt;                // kept prefixes are shared among requests of one salt
   std::optional<draft::Choice> drafter;  // `drafter`, or none by `draft`: false; else the server's default
 };

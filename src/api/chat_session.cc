@@ -1,22 +1,14 @@
-// The life of one chat reply.
+// The life of one reply.
 #include "api/chat_session.h"
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
-#include "api/random.h"
 #include "base/log.h"
 
 namespace tandem::api {
 
 using chat::ReplyPiece;
-
-namespace {
-
-constexpr int id_bytes = 16;  // 32 hexadecimal digits (D.4)
-
-}  // namespace
 
 ChatSession::ChatSession(const ServedModel& model, Executor& executor, PreparedChat prepared,
                          std::shared_ptr<Responder> responder, RequestTrace trace, std::function<void()> on_end)
@@ -27,8 +19,8 @@ ChatSession::ChatSession(const ServedModel& model, Executor& executor, PreparedC
       request_(std::move(prepared.request)),
       engine_request_(std::move(prepared.engine_request)),
       trace_(std::move(trace)),
-      head_{"chatcmpl-" + random_hex(id_bytes), std::time(nullptr), request_.model},
-      text_(*model.tokenizer, prepared.reasoning_open, request_),
+      dialect_(std::move(prepared.dialect)),
+      text_(*model.tokenizer, prepared.reasoning_open, request_, std::move(prepared.tools)),
       seed_(engine_request_.sampling.seed) {}
 
 void ChatSession::start() {
@@ -51,7 +43,7 @@ void ChatSession::on_event(const engine::Event& event, Clock::time_point time) {
   switch (event.kind) {
     case engine::Event::Kind::admitted:
       trace_.admitted(time, event.cached_tokens, event.miss);
-      if (request_.stream) responder_->send_event(first_chunk(head_, chunk_usage()));
+      if (request_.stream) dialect_->begin(*responder_, usage());
       return;
     case engine::Event::Kind::token: pending_.push_back({event.token, time}); return pump();
     case engine::Event::Kind::finished: return on_finished(event, time);
@@ -60,7 +52,7 @@ void ChatSession::on_event(const engine::Event& event, Clock::time_point time) {
 
 void ChatSession::on_finished(const engine::Event& event, Clock::time_point time) {
   finished_ = event;
-  if (text_.matched_stop()) return pump();  // however the engine ended: the reply is complete
+  if (text_.complete()) return pump();  // however the engine ended: the reply is complete
   switch (event.reason) {
     case engine::FinishReason::error:
       log(LogLevel::error, "request {}: {}", trace_.id(), event.error);
@@ -93,62 +85,55 @@ void ChatSession::pump() {
     responder_->on_drained([self = shared_from_this()] { self->pump(); });
     return;
   }
-  while (!pending_.empty() && !text_.matched_stop()) {
+  while (!pending_.empty() && !text_.complete()) {
     const TimedToken token = pending_.front();
     pending_.pop_front();
     trace_.token(token.time);
     // The engine ends there by itself, unless its rule fell silent. Its last event has the figures of the drafts.
     if (token.id >= 0 && text_.push(token.id, pieces_)) model_.engine->cancel(number_);
   }
-  if (text_.matched_stop()) pending_.clear();
-  if (finished_ && text_.matched_stop()) {
-    ending_ = {"stop", *text_.matched_stop(), false};
-    return complete();
-  }
+  if (text_.complete()) pending_.clear();
   if (finished_) {
-    const bool stopped = finished_->reason == engine::FinishReason::stop;
-    text_.finish(stopped, pieces_);
-    ending_.finish_reason = stopped ? "stop" : "length";
-    if (text_.matched_stop()) {
-      ending_ = {"stop", *text_.matched_stop(), false};
-    } else if (stopped && ends_by_own_stop_id(finished_->stop_token)) {
-      ending_.stop_reason = finished_->stop_token;
-    }
-    ending_.reasoning_closed_by_eos = text_.reasoning_closed_by_eos();
+    ending_ = ending();
     return complete();
   }
   if (request_.stream) send_pieces();
 }
 
-void ChatSession::send_pieces() {
-  for (const ReplyPiece& piece : pieces_) {
-    responder_->send_event(delta_chunk(head_, piece.kind, piece.text, chunk_usage()));
+// Of a reply whose tokens have all been read.
+Ending ChatSession::ending() {
+  const bool stopped = finished_->reason == engine::FinishReason::stop;
+  if (!text_.complete()) text_.finish(stopped, pieces_);
+  Ending ending;
+  if (text_.complete() || stopped) {
+    ending.finish_reason = text_.calls() > 0 ? "tool_calls" : "stop";
+  } else {
+    ending.finish_reason = "length";
   }
+  if (text_.matched_stop()) {
+    ending.stop_reason = *text_.matched_stop();
+  } else if (!text_.complete() && stopped && ends_by_own_stop_id(finished_->stop_token)) {
+    ending.stop_reason = finished_->stop_token;
+  }
+  ending.reasoning_closed_by_eos = text_.reasoning_closed_by_eos();
+  ending.ended_in_reasoning = text_.ended_in_reasoning();
+  return ending;
+}
+
+void ChatSession::send_pieces() {
+  for (const ReplyPiece& piece : pieces_) dialect_->piece(*responder_, piece, usage());
   pieces_.clear();
 }
 
 void ChatSession::complete() {
   if (request_.stream) {
     send_pieces();
-    responder_->send_event(final_chunk(head_, ending_, metrics(), chunk_usage()));
-    if (request_.include_usage) responder_->send_event(usage_chunk(head_, usage()));
-    responder_->send_event("[DONE]");
-    responder_->close_stream();
-    return end(outcome());
+    dialect_->end(*responder_, ending_, usage(), metrics());
+  } else {
+    Reply reply;
+    reply.body = dialect_->whole(pieces_, ending_, usage(), metrics());
+    responder_->reply(std::move(reply));
   }
-  std::string content, reasoning;
-  for (const ReplyPiece& piece : pieces_) {
-    (piece.kind == ReplyPiece::Kind::content ? content : reasoning) += piece.text;
-  }
-  if (ending_.reasoning_closed_by_eos) reasoning.clear();
-  const auto null_if = [](bool condition, std::string& text) {
-    return condition ? std::nullopt : std::optional<std::string>(std::move(text));
-  };
-  const bool reasoning_only = content.empty() && text_.ended_in_reasoning();
-  Reply reply;
-  reply.body = full_reply(head_, null_if(reasoning_only, content), null_if(reasoning.empty(), reasoning), ending_,
-                          usage(), metrics());
-  responder_->reply(std::move(reply));
   end(outcome());
 }
 
@@ -158,11 +143,9 @@ void ChatSession::abort(const ApiError& error, Outcome outcome) {
   if (done_) return;
   if (!finished_) model_.engine->cancel(number_);
   if (request_.stream) {
-    responder_->send_event(error.body());
-    responder_->send_event("[DONE]");
-    responder_->close_stream();
+    dialect_->fail(*responder_, error);
   } else {
-    responder_->reply(error.reply());
+    responder_->reply(dialect_->refusal(error));
   }
   end(outcome);
 }
@@ -176,14 +159,6 @@ void ChatSession::end(Outcome outcome) {
   pending_.clear();
   responder_.reset();
   if (auto on_end = std::exchange(on_end_, nullptr)) on_end();
-}
-
-ChunkUsage ChatSession::chunk_usage() {
-  if (request_.continuous_usage_stats) {
-    running_usage_ = usage();
-    return {&running_usage_, false};
-  }
-  return {nullptr, request_.include_usage};
 }
 
 Usage ChatSession::usage() const {

@@ -1,5 +1,5 @@
-// One chat reply in flight: engine events in, stream chunks or one JSON body out. Everything but the engine's sink runs
-// on the io thread, so nothing here is locked.
+// One reply in flight, in any dialect: engine events in, stream events or one JSON body out. Everything but the
+// engine's sink runs on the io thread, so nothing here is locked.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "api/chat_reply.h"
 #include "api/endpoint.h"
 #include "api/errors.h"
+#include "api/reply_dialect.h"
 #include "api/reply_text.h"
 #include "api/request_trace.h"
 #include "api/served_model.h"
@@ -49,7 +50,7 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   Outcome outcome() const;
   void end(Outcome outcome);
   void send_pieces();
-  ChunkUsage chunk_usage();
+  Ending ending();
   Usage usage() const;
   Metrics metrics() const;  // of a reply that has ended
   bool ends_by_own_stop_id(int32_t id) const;
@@ -61,7 +62,7 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   ChatRequest request_;
   engine::Request engine_request_;  // moved to the engine by start()
   RequestTrace trace_;
-  ReplyHead head_;
+  std::shared_ptr<ReplyDialect> dialect_;
   ReplyText text_;
   uint64_t seed_ = 0;
 
@@ -70,7 +71,6 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   std::vector<chat::ReplyPiece> pieces_;  // text not yet sent; a non-streaming reply collects all of it here
   std::optional<engine::Event> finished_;
   Ending ending_;
-  Usage running_usage_;  // what chunk_usage() points to
   bool done_ = false;
 };
 

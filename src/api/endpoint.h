@@ -38,6 +38,8 @@ class Responder {
   virtual void open_stream() = 0;
   // One event; `data` has no line ends.
   virtual void send_event(std::string_view data) = 0;
+  // The same with the event's name before the data; the name has no line ends either.
+  virtual void send_named_event(std::string_view name, std::string_view data) = 0;
   virtual void close_stream() = 0;
   // True while the client reads more slowly than events arrive. The caller should hold events back (it may merge them)
   // and go on at on_drained; nothing is lost if it does not.

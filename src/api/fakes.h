@@ -135,7 +135,11 @@ class RecordingResponder : public Responder {
  public:
   void reply(Reply reply) override { replies.push_back(std::move(reply)); }
   void open_stream() override { opened = true; }
-  void send_event(std::string_view data) override { events.emplace_back(data); }
+  void send_event(std::string_view data) override { send_named_event({}, data); }
+  void send_named_event(std::string_view name, std::string_view data) override {
+    names.emplace_back(name);
+    events.emplace_back(data);
+  }
   void close_stream() override { closed = true; }
   bool congested() const override { return is_congested; }
   void on_drained(std::function<void()> callback) override { drained_ = std::move(callback); }
@@ -152,7 +156,7 @@ class RecordingResponder : public Responder {
   }
 
   std::vector<Reply> replies;
-  std::vector<std::string> events;
+  std::vector<std::string> events, names;
   bool opened = false, closed = false, is_congested = false, is_gone = false;
 
  private:

@@ -8,11 +8,12 @@ namespace tandem::api {
 
 using chat::ReplyPiece;
 
-ReplyText::ReplyText(const text::Tokenizer& tokenizer, bool reasoning_open, const ChatRequest& request)
-    : parser_(tokenizer, reasoning_open),
+ReplyText::ReplyText(const text::Tokenizer& tokenizer, bool reasoning_open, const ChatRequest& request, Tools tools)
+    : parser_(tokenizer, reasoning_open, std::move(tools)),
       stop_strings_(request.stop, request.include_stop_str_in_output),
       has_stop_strings_(!request.stop.empty()),
       include_reasoning_(request.include_reasoning),
+      parallel_calls_(request.parallel_tool_calls),
       min_tokens_(request.min_tokens),
       stop_texts_(request.stop) {}
 
@@ -22,7 +23,7 @@ bool ReplyText::push(int32_t id, std::vector<ReplyPiece>& out) {
   // Nothing is held back yet while stop strings are not looked for, so going around the matcher keeps the order.
   if (has_stop_strings_ && tokens_ > min_tokens_) pieces = stop_strings_.push(std::move(pieces));
   append(std::move(pieces), out);
-  return note_match();
+  return note_match() || enough_calls_;
 }
 
 void ReplyText::finish(bool stopped, std::vector<ReplyPiece>& out) {
@@ -37,10 +38,17 @@ void ReplyText::finish(bool stopped, std::vector<ReplyPiece>& out) {
   append(std::move(pieces), out);
 }
 
-void ReplyText::append(std::vector<ReplyPiece> pieces, std::vector<ReplyPiece>& out) const {
+void ReplyText::append(std::vector<ReplyPiece> pieces, std::vector<ReplyPiece>& out) {
+  using Kind = ReplyPiece::Kind;
   for (ReplyPiece& piece : pieces) {
-    if (piece.kind == ReplyPiece::Kind::reasoning && !include_reasoning_) continue;
-    if (!out.empty() && out.back().kind == piece.kind) {
+    if (enough_calls_) return;
+    if (piece.kind == Kind::reasoning && !include_reasoning_) continue;
+    if (piece.kind == Kind::call_end) {
+      ++calls_;
+      enough_calls_ = !parallel_calls_;
+    }
+    const bool joins = piece.kind != Kind::call && piece.kind != Kind::call_end;
+    if (joins && !out.empty() && out.back().kind == piece.kind) {
       out.back().text += piece.text;
     } else {
       out.push_back(std::move(piece));
@@ -53,15 +61,32 @@ bool ReplyText::note_match() {
   return matched_stop_.has_value();
 }
 
+WholeReply whole_reply(const std::vector<ReplyPiece>& pieces) {
+  using Kind = ReplyPiece::Kind;
+  WholeReply reply;
+  chat::ToolCall call;
+  for (const ReplyPiece& piece : pieces) {
+    switch (piece.kind) {
+      case Kind::reasoning: reply.reasoning += piece.text; break;
+      case Kind::content: reply.content += piece.text; break;
+      case Kind::call: call = {{}, piece.text, {}}; break;
+      case Kind::arguments: call.arguments += piece.text; break;
+      case Kind::call_end: reply.calls.push_back(std::move(call)); break;
+    }
+  }
+  return reply;
+}
+
 std::function<bool(int32_t)> stop_rule(const text::Tokenizer& tokenizer, bool reasoning_open,
-                                       const ChatRequest& request) {
-  if (request.stop.empty()) return nullptr;
+                                       const ChatRequest& request, const Tools& tools) {
+  const bool one_call = tools != nullptr && !request.parallel_tool_calls;
+  if (request.stop.empty() && !one_call) return nullptr;
   struct Rule {
     ReplyText text;
     std::vector<ReplyPiece> pieces;  // not shown to anybody
     bool is_silent = false;
   };
-  auto rule = std::make_shared<Rule>(Rule{ReplyText(tokenizer, reasoning_open, request), {}});
+  auto rule = std::make_shared<Rule>(Rule{ReplyText(tokenizer, reasoning_open, request, tools), {}});
   return [rule](int32_t id) {
     if (rule->is_silent) return false;
     try {

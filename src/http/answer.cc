@@ -51,11 +51,15 @@ void Answer::send_piece(std::string_view bytes) {
   outlet_->write(framing_.chunked ? chunk(bytes) : std::string(bytes));
 }
 
-void Answer::send_event(std::string_view data) {
+void Answer::send_sse(std::string_view bytes) {
   if (!open() || !streaming_) return;
-  send_piece(sse_event(data));
+  send_piece(bytes);
   outlet_->set_keepalive(true);  // silence begins anew
 }
+
+void Answer::send_event(std::string_view data) { send_sse(sse_event(data)); }
+
+void Answer::send_named_event(std::string_view name, std::string_view data) { send_sse(sse_event(name, data)); }
 
 void Answer::close_stream() {
   if (!open() || !streaming_) return;

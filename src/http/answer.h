@@ -39,6 +39,7 @@ class Answer : public api::Responder {
   void reply(api::Reply reply) override;
   void open_stream() override;
   void send_event(std::string_view data) override;
+  void send_named_event(std::string_view name, std::string_view data) override;
   void close_stream() override;
   bool congested() const override;
   void on_drained(std::function<void()> callback) override;
@@ -53,6 +54,7 @@ class Answer : public api::Responder {
 
  private:
   void send_piece(std::string_view bytes);
+  void send_sse(std::string_view bytes);
   void finish(bool keep_alive);
   bool open() const { return !gone_ && !complete_; }
 

@@ -58,6 +58,10 @@ std::string chunk(std::string_view data) { return fmt::format("{:x}\r\n{}\r\n", 
 
 std::string sse_event(std::string_view data) { return fmt::format("data: {}\n\n", data); }
 
+std::string sse_event(std::string_view name, std::string_view data) {
+  return fmt::format("event: {}\ndata: {}\n\n", name, data);
+}
+
 std::string http_date(long long unix_time) {
   // Names by hand: strftime would use the locale.
   static constexpr const char* days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};

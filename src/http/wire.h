@@ -22,6 +22,8 @@ inline constexpr std::string_view last_chunk = "0\r\n\r\n";
 
 // "data: <data>\n\n"; `data` has no line ends.
 std::string sse_event(std::string_view data);
+// "event: <name>\ndata: <data>\n\n"; likewise.
+std::string sse_event(std::string_view name, std::string_view data);
 // A comment, which readers skip: keeps proxies from closing a silent stream.
 inline constexpr std::string_view sse_keepalive = ": keepalive\n\n";
 
