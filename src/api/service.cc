@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "api/errors.h"
+#include "api/messages_dialect.h"
 #include "api/models.h"
 #include "base/log.h"
 
@@ -33,12 +34,25 @@ std::string health_json(std::string_view state, const engine::Status& status) {
                      status.kept_states, status.steps, status.seconds_since_last_step);
 }
 
-void refuse(Responder& responder, const std::string& request_id, const ApiError& error) {
+template <class Reading>
+void refuse(const Reading& reading, Responder& responder, const std::string& request_id, const ApiError& error) {
   log_refused_request(request_id, error);
-  responder.reply(error.reply());
+  responder.reply(reading.refusal(error, request_id));
 }
 
 }  // namespace
+
+const Service::Reading Service::chat_reading{
+    [](const HttpRequest& request, const ServedModel& model, const ChatRules& rules) {
+      return prepare_chat(request.body, model, rules);
+    },
+    [](const ApiError& error, const std::string& /*request_id*/) { return error.reply(); }};
+
+const Service::Reading Service::messages_reading{
+    [](const HttpRequest& request, const ServedModel& model, const ChatRules& rules) {
+      return prepare_messages(request.body, model, rules, request.request_id);
+    },
+    messages_error};
 
 Service::Service(Executor& executor, ServiceOptions options)
     : executor_(executor), options_(options), created_(std::time(nullptr)) {}
@@ -63,9 +77,11 @@ std::vector<Route> Service::routes() {
   routes.push_back({"GET", "/v1/models", false, at_once([this](const HttpRequest&) { return list_models(); })});
   routes.push_back(
       {"GET", "/v1/models/*", false, at_once([this](const HttpRequest& request) { return one_model(request.path); })});
+  routes.push_back({"POST", "/v1/chat/completions", false, generates(chat_reading)});
+  routes.push_back({"POST", "/v1/messages", false, generates(messages_reading)});
   routes.push_back(
-      {"POST", "/v1/chat/completions", false, [this](HttpRequest request, std::shared_ptr<Responder> responder) {
-         chat(std::move(request), std::move(responder));
+      {"POST", "/v1/messages/count_tokens", false, [this](HttpRequest request, std::shared_ptr<Responder> responder) {
+         count_tokens(std::move(request), std::move(responder));
        }});
   for (const auto* path : {"/metrics", "/v1/metrics"}) routes.push_back({"GET", path, false, metrics_handler, true});
   for (const Route& route : routes) metrics_.add_route(route);
@@ -135,31 +151,37 @@ void Service::require_place() const {
   if (preparing_ + in_engine - model_->max_running >= options_.max_queued_requests) throw queue_full();
 }
 
-void Service::chat(HttpRequest request, std::shared_ptr<Responder> responder) {
+Handler Service::generates(const Reading& reading) {
+  return [this, &reading](HttpRequest request, std::shared_ptr<Responder> responder) {
+    generate(reading, std::move(request), std::move(responder));
+  };
+}
+
+void Service::generate(const Reading& reading, HttpRequest request, std::shared_ptr<Responder> responder) {
   const auto arrived = ChatSession::Clock::now();
   try {
     require_ready();
     require_place();
   } catch (const ApiError& error) {
-    return refuse(*responder, request.request_id, error);
+    return refuse(reading, *responder, request.request_id, error);
   }
   ++preparing_;
-  executor_.work(
-      [this, model = model_, request = std::move(request), responder = std::move(responder), arrived]() mutable {
-        auto prepared = std::make_shared<PreparedChat>();
-        std::optional<ApiError> error;  // across the queue goes a value, not an exception
-        try {
-          *prepared = prepare_chat(request.body, *model, options_.chat);
-        } catch (...) {
-          error = to_api_error(std::current_exception());
-        }
-        executor_.io(
-            [this, prepared, error, arrived, responder = std::move(responder), id = std::move(request.request_id)] {
-              --preparing_;
-              if (error) return refuse(*responder, id, *error);
-              start_session(std::move(*prepared), responder, arrived, id);
-            });
-      });
+  executor_.work([this, &reading, model = model_, request = std::move(request), responder = std::move(responder),
+                  arrived]() mutable {
+    auto prepared = std::make_shared<PreparedChat>();
+    std::optional<ApiError> error;  // across the queue goes a value, not an exception
+    try {
+      *prepared = reading.prepare(request, *model, options_.chat);
+    } catch (...) {
+      error = to_api_error(std::current_exception());
+    }
+    executor_.io([this, &reading, prepared, error, arrived, responder = std::move(responder),
+                  id = std::move(request.request_id)] {
+      --preparing_;
+      if (error) return refuse(reading, *responder, id, *error);
+      start_session(reading, std::move(*prepared), responder, arrived, id);
+    });
+  });
 }
 
 // The engine counts from submit(); the limit counts from the arrival, so what tokenising took is taken off.
@@ -170,7 +192,7 @@ void Service::set_deadline(engine::Request& request, ChatSession::Clock::time_po
   request.deadline_s = options_.request_timeout_s - passed;
 }
 
-void Service::start_session(PreparedChat prepared, const std::shared_ptr<Responder>& responder,
+void Service::start_session(const Reading& reading, PreparedChat prepared, const std::shared_ptr<Responder>& responder,
                             ChatSession::Clock::time_point arrived, const std::string& request_id) {
   if (responder->gone()) return;
   try {
@@ -187,8 +209,33 @@ void Service::start_session(PreparedChat prepared, const std::shared_ptr<Respond
     session->start();
     sessions_.insert(session);
   } catch (...) {
-    refuse(*responder, request_id, to_api_error(std::current_exception()));
+    refuse(reading, *responder, request_id, to_api_error(std::current_exception()));
   }
+}
+
+// Needs the tokenizer alone, so neither a place in the queue nor a session.
+void Service::count_tokens(HttpRequest request, std::shared_ptr<Responder> responder) {
+  try {
+    require_ready();
+  } catch (const ApiError& error) {
+    return refuse(messages_reading, *responder, request.request_id, error);
+  }
+  ++counting_;
+  executor_.work([this, model = model_, request = std::move(request), responder = std::move(responder)]() mutable {
+    std::optional<ApiError> error;
+    std::string body;
+    try {
+      body = count_tokens_reply(request.body, *model);
+    } catch (...) {
+      error = to_api_error(std::current_exception());
+    }
+    executor_.io(
+        [this, error, body = std::move(body), responder = std::move(responder), id = std::move(request.request_id)] {
+          --counting_;
+          if (error) return refuse(messages_reading, *responder, id, *error);
+          responder->reply(json_reply(200, body));
+        });
+  });
 }
 
 void Service::abort_active() {

@@ -37,14 +37,23 @@ class Service {
   // From now on new requests and /health get 503; requests in flight go on.
   void start_draining() { draining_ = true; }
   // Requests that have not been answered to their end, those being tokenised included.
-  size_t active() const { return sessions_.size() + static_cast<size_t>(preparing_); }
+  size_t active() const { return sessions_.size() + static_cast<size_t>(preparing_ + counting_); }
   // Ends every request in flight with an error.
   void abort_active();
 
  private:
-  void chat(HttpRequest request, std::shared_ptr<Responder> responder);
-  void start_session(PreparedChat prepared, const std::shared_ptr<Responder>& responder,
+  // How a dialect reads a request (on a worker thread) and words a refusal.
+  struct Reading {
+    PreparedChat (*prepare)(const HttpRequest& request, const ServedModel& model, const ChatRules& rules);
+    Reply (*refusal)(const ApiError& error, const std::string& request_id);
+  };
+  static const Reading chat_reading, messages_reading;
+
+  Handler generates(const Reading& reading);
+  void generate(const Reading& reading, HttpRequest request, std::shared_ptr<Responder> responder);
+  void start_session(const Reading& reading, PreparedChat prepared, const std::shared_ptr<Responder>& responder,
                      ChatSession::Clock::time_point arrived, const std::string& request_id);
+  void count_tokens(HttpRequest request, std::shared_ptr<Responder> responder);
   void set_deadline(engine::Request& request, ChatSession::Clock::time_point arrived) const;
   void require_ready() const;
   void require_place() const;
@@ -59,6 +68,7 @@ class Service {
   int64_t created_ = 0;  // Unix time of the models' rows
   bool draining_ = false;
   int64_t preparing_ = 0;
+  int64_t counting_ = 0;  // requests that ask for the length of a prompt
   ServerMetrics metrics_;
   std::unordered_set<std::shared_ptr<ChatSession>> sessions_;
 };
