@@ -62,12 +62,16 @@ class Executor {
 // Called on the io thread; answers through the responder, at once or later. What it throws becomes an error reply.
 using Handler = std::function<void(HttpRequest request, std::shared_ptr<Responder> responder)>;
 
+class ApiError;
+
 struct Route {
   std::string method;
   std::string path;   // "/v1/models"; a last segment "*" takes the rest of the path
   bool open = false;  // answered without a key
   Handler handler;
   bool monitoring = false;  // a setting of the server decides about `open`
+  // Words an error for the clients of this route; null: in the OpenAI dialects' way.
+  Reply (*refusal)(const ApiError& error, const std::string& request_id) = nullptr;
 };
 
 // A request that has been answered or whose client has gone.

@@ -84,7 +84,10 @@ std::vector<Route> Service::routes() {
          count_tokens(std::move(request), std::move(responder));
        }});
   for (const auto* path : {"/metrics", "/v1/metrics"}) routes.push_back({"GET", path, false, metrics_handler, true});
-  for (const Route& route : routes) metrics_.add_route(route);
+  for (Route& route : routes) {
+    if (route.path.starts_with("/v1/messages")) route.refusal = messages_error;
+    metrics_.add_route(route);
+  }
   return routes;
 }
 

@@ -34,8 +34,9 @@ std::string field(const Fields& fields, beast::string_view name) {
   return {value.data(), value.size()};
 }
 
-RequestHead request_head(const beast::http::request<beast::http::string_body>& message) {
+RequestHead request_head(const beast::http::request<beast::http::string_body>& message, const std::string& request_id) {
   RequestHead head;
+  head.request_id = request_id;
   const auto method = message.method_string();
   const auto target = message.target();
   head.method.assign(method.data(), method.size());
@@ -208,16 +209,16 @@ void Connection::on_head(ErrorCode error) {
   framing_ = {message.version() == 11, message.keep_alive(), message.method() == beast::http::verb::head,
               router_.common_headers()};
   framing_.headers.emplace_back("X-Request-Id", request_id_);
-  if (const auto violation = check_protocol(message, limits_)) return refuse(violation->reply(), false);
-  decision_ = router_.decide(request_head(message));
+  if (const auto violation = check_protocol(message, limits_)) return refuse(*violation, false);
+  decision_ = router_.decide(request_head(message, request_id_));
   // A body that is not read would be taken for the next request.
   if (decision_.reply) return refuse(*decision_.reply, framing_.keep_alive && parser_->is_done());
   if (parser_->content_length().value_or(0) > limits_.body_bytes) {
-    return refuse(api::too_large(limits_.body_bytes).reply(), false);
+    return refuse(api::too_large(limits_.body_bytes), false);
   }
   body_share_ = bodies_.share();
   if (!body_share_->grow_to(parser_->content_length().value_or(0)))
-    return refuse(api::unavailable("Too many large requests.").reply(), false);
+    return refuse(api::unavailable("Too many large requests."), false);
   if (!parser_->is_done() && !message["Expect"].empty()) write(response_head(100, {}));
   parser_->body_limit(limits_.body_bytes);
   parser_->eager(true);
@@ -228,7 +229,7 @@ void Connection::on_head(ErrorCode error) {
 void Connection::read_body() {
   // The length of a chunked body is known only as it comes.
   if (!body_share_->grow_to(parser_->get().body().size())) {
-    return refuse(api::unavailable("Too many large requests.").reply(), false);
+    return refuse(api::unavailable("Too many large requests."), false);
   }
   if (parser_->is_done()) return dispatch();
   arm(deadline_, limits_.body_idle);
@@ -247,13 +248,12 @@ void Connection::on_parse_error(ErrorCode error) {
     framing_ = {true, false, false, router_.common_headers()};
     framing_.headers.emplace_back("X-Request-Id", "req-" + api::random_hex(12));
   }
-  if (error == HttpError::body_limit) return refuse(api::too_large(limits_.body_bytes).reply(), false);
+  if (error == HttpError::body_limit) return refuse(api::too_large(limits_.body_bytes), false);
   if (error == HttpError::header_limit || error == HttpError::buffer_overflow) {
-    return refuse(
-        bad_request(431, fmt::format("The request head is larger than {} bytes.", limits_.header_bytes)).reply(),
-        false);
+    return refuse(bad_request(431, fmt::format("The request head is larger than {} bytes.", limits_.header_bytes)),
+                  false);
   }
-  refuse(bad_request(400, fmt::format("Malformed HTTP request: {}.", error.message())).reply(), false);
+  refuse(bad_request(400, fmt::format("Malformed HTTP request: {}.", error.message())), false);
 }
 
 std::shared_ptr<Answer> Connection::make_answer() {
@@ -263,6 +263,13 @@ std::shared_ptr<Answer> Connection::make_answer() {
   answer_ = answer;
   return answer;
 }
+
+api::Reply Connection::worded(const ApiError& error) const {
+  const bool by_route = decision_.route && decision_.route->refusal;
+  return by_route ? decision_.route->refusal(error, request_id_) : error.reply();
+}
+
+void Connection::refuse(const ApiError& error, bool keep_alive) { refuse(worded(error), keep_alive); }
 
 void Connection::refuse(const api::Reply& reply, bool keep_alive) {
   framing_.keep_alive = keep_alive;
@@ -284,7 +291,7 @@ void Connection::dispatch() {
   try {
     decision_.route->handler(std::move(request), answer);
   } catch (...) {
-    answer->reply(api::to_api_error(std::current_exception()).reply());
+    answer->reply(worded(api::to_api_error(std::current_exception())));
   }
 }
 

@@ -60,6 +60,8 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void read_body();
   void dispatch();
   void refuse(const api::Reply& reply, bool keep_alive);
+  void refuse(const api::ApiError& error, bool keep_alive);
+  api::Reply worded(const api::ApiError& error) const;  // as the clients of the route expect it
   void on_parse_error(ErrorCode error);
   void start_write();
   void on_written(ErrorCode error, size_t bytes);

@@ -86,17 +86,17 @@ bool Router::authorised(const RequestHead& head) const {
   return accepted(bearer_token(head.authorization)) || accepted(head.x_api_key) || accepted(head.api_key);
 }
 
-std::optional<api::Reply> Router::refuse(const RequestHead& head, bool open) const {
+std::optional<ApiError> Router::refuse(const RequestHead& head, bool open) const {
   // Without a key the loopback address is the only guard, and a web page whose name was re-bound to 127.0.0.1 would get
   // past it; such a page still sends its own name as Host.
   if (keys_.empty() && loopback_ && !head.host.empty()) {
     const std::string name = host_name(head.host);
     if (name.empty() || (!is_loopback_name(name) && name != own_name_)) {
-      return ApiError(403, "permission_error", "This server answers to localhost, 127.0.0.1 and [::1] only.").reply();
+      return ApiError(403, "permission_error", "This server answers to localhost, 127.0.0.1 and [::1] only.");
     }
   }
   if (!open && !authorised(head)) {
-    return ApiError(401, "authentication_error", "Missing or wrong API key.", {}, "invalid_api_key").reply();
+    return ApiError(401, "authentication_error", "Missing or wrong API key.", {}, "invalid_api_key");
   }
   return std::nullopt;
 }
@@ -117,24 +117,27 @@ Decision Router::decide(const RequestHead& head) const {
   const std::string_view method = decision.head_only ? "GET" : std::string_view(head.method);
   std::string allow;
   bool known_path = false, open = false;
+  auto refusal = api::Route().refusal;
+  const auto answer = [&](const ApiError& error) {
+    decision.reply = refusal ? refusal(error, head.request_id) : error.reply();
+  };
   for (const api::Route& route : routes_) {
     if (!path_matches(route.path, decision.path)) continue;
     known_path = true;
     open = open || route.open;
     if (route.method == method) decision.route = &route;
+    if (route.refusal) refusal = route.refusal;
     allow += fmt::format("{}, {}", route.method, route.method == "GET" ? "HEAD, " : "");
   }
-  decision.reply = refuse(head, open);
-  if (decision.reply) return decision;
-  if (!known_path) {
-    decision.reply = ApiError(404, "not_found_error", fmt::format("No such path: {}", decision.path)).reply();
+  if (const auto error = refuse(head, open)) {
+    answer(*error);
+  } else if (!known_path) {
+    answer({404, "not_found_error", fmt::format("No such path: {}", decision.path)});
   } else if (!decision.route) {
-    decision.reply =
-        ApiError(405, "invalid_request_error", fmt::format("{} is not allowed on {}.", head.method, decision.path))
-            .reply();
+    answer({405, "invalid_request_error", fmt::format("{} is not allowed on {}.", head.method, decision.path)});
     decision.reply->headers.emplace_back("Allow", allow + "OPTIONS");
   } else if (!head.content_encoding.empty() && head.content_encoding != "identity") {
-    decision.reply = ApiError(415, "invalid_request_error", "Compressed request bodies are not supported.").reply();
+    answer({415, "invalid_request_error", "Compressed request bodies are not supported."});
   }
   return decision;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/endpoint.h"
+#include "api/errors.h"
 #include "http/auth.h"
 #include "http/wire.h"
 
@@ -22,6 +23,7 @@ struct RequestHead {
   std::string authorization, x_api_key, api_key;
   std::string content_encoding;
   std::string requested_headers;  // Access-Control-Request-Headers
+  std::string request_id;
 };
 
 struct Decision {
@@ -42,7 +44,7 @@ class Router {
   Headers common_headers() const;
 
  private:
-  std::optional<api::Reply> refuse(const RequestHead& head, bool open) const;
+  std::optional<api::ApiError> refuse(const RequestHead& head, bool open) const;
   api::Reply preflight(const RequestHead& head) const;
   bool authorised(const RequestHead& head) const;
   bool cors_allowed() const { return !keys_.empty() || loopback_; }

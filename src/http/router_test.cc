@@ -69,6 +69,29 @@ TEST(Router, UnknownPathsAndMethods) {
   EXPECT_NE(wrong.reply->body.find("\"error\":{"), std::string::npos);
 }
 
+TEST(Router, RoutesMayWordTheirErrors) {
+  const api::Handler handler = [](api::HttpRequest, std::shared_ptr<api::Responder>) {};
+  const auto worded = [](const api::ApiError& error, const std::string& request_id) {
+    api::Reply reply;
+    reply.status = error.status();
+    reply.body = request_id + ": " + error.what();
+    return reply;
+  };
+  const Router router({{"POST", "/own", false, handler, false, worded}, {"POST", "/other", false, handler}},
+                      KeyRing({"key"}), false, "0.0.0.0");
+  RequestHead request = head("POST", "/own");
+  request.request_id = "id";
+  EXPECT_EQ(router.decide(request).reply->status, 401);
+  EXPECT_EQ(router.decide(request).reply->body, "id: Missing or wrong API key.");
+  request.api_key = "key";
+  EXPECT_FALSE(router.decide(request).reply);
+  request.method = "GET";
+  EXPECT_EQ(router.decide(request).reply->body, "id: GET is not allowed on /own.");
+  EXPECT_EQ(header(*router.decide(request).reply, "Allow"), "POST, OPTIONS");
+  request.target = "/other";
+  EXPECT_EQ(router.decide(request).reply->body.substr(0, 9), "{\"error\":");
+}
+
 TEST(Router, KeysInAllThreeFields) {
   const Router router = keyed_router();
   RequestHead request = head("GET", "/v1/models");

@@ -16,6 +16,7 @@ TEST(Wire, NoValueCanBeginAField) {
 TEST(Wire, ChunksAndEvents) {
   EXPECT_EQ(chunk(std::string(26, 'x')), "1a\r\n" + std::string(26, 'x') + "\r\n");
   EXPECT_EQ(sse_event("{}"), "data: {}\n\n");
+  EXPECT_EQ(sse_event("ping", "{}"), "event: ping\ndata: {}\n\n");
   EXPECT_EQ(sse_keepalive.substr(0, 1), ":");
 }
 
