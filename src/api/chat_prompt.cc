@@ -75,7 +75,7 @@ void encode_prompt(const text::Tokenizer& tokenizer, const chat::Prompt& prompt,
 
 // The model sees its tools (which keeps the prefix of the prompt) and must not call them.
 void forbid_calls(const text::Tokenizer& tokenizer, engine::Request& request) {
-  constexpr float never = -1000;  // beyond any difference of logits
+  constexpr float never = -100;  // the least that a bias may be, far beyond the differences of logits
   if (const auto id = tokenizer.added_token("<tool_call>")) request.sampling.logit_bias.emplace_back(*id, never);
 }
 
