@@ -1,0 +1,173 @@
+"""The clients that people use: OpenAI's and Anthropic's Python packages against the bundled model. Skipped where they are
+not installed; `./dev test --clients` installs them into build/venv."""
+
+import json
+import os
+import unittest
+
+import server_process
+import test_tools
+from server_process import Server
+
+try:
+    import anthropic
+except ImportError:
+    anthropic = None
+try:
+    import openai
+except ImportError:
+    openai = None
+
+
+def skill():
+    return test_tools.tool_skills("tool_call")[0]
+
+
+class ClientTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--max-model-len", "4096", "--api-key", "secret")
+        cls.url = f"http://127.0.0.1:{cls.server.port}"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+
+@unittest.skipUnless(openai, "the package openai is not installed")
+class OpenAITest(ClientTest):
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="secret", max_retries=0)
+        self.addCleanup(self.client.close)
+
+    def body(self):
+        body = test_tools.chat_body(skill(), model="nano")
+        effort = body.pop("reasoning_effort")
+        return {**body, "reasoning_effort": effort}
+
+    def test_call_and_answer(self):
+        completion = self.client.chat.completions.create(**self.body())
+        choice = completion.choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        call = choice.message.tool_calls[0]
+        self.assertEqual((call.function.name, json.loads(call.function.arguments)), test_tools.expected_calls(skill())[0])
+        body = self.body()
+        result = {"role": "tool", "tool_call_id": call.id, "content": '{"ok": true}'}
+        body["messages"] = [*body["messages"], choice.message.model_dump(), result]
+        answer = self.client.chat.completions.create(**body).choices[0]
+        self.assertEqual(answer.finish_reason, "stop")
+        self.assertTrue(answer.message.content)
+
+    def test_stream(self):
+        with self.client.chat.completions.stream(**self.body()) as stream:
+            for _ in stream:
+                pass
+            message = stream.get_final_completion().choices[0].message
+        function = message.tool_calls[0].function
+        self.assertEqual((function.name, json.loads(function.arguments)), test_tools.expected_calls(skill())[0])
+
+    def test_errors(self):
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.client.chat.completions.create(**{**self.body(), "tool_choice": "required"})
+        self.assertEqual(raised.exception.param, "tool_choice")
+        with self.assertRaises(openai.AuthenticationError):
+            openai.OpenAI(base_url=self.url + "/v1", api_key="wrong", max_retries=0).models.list()
+
+
+@unittest.skipUnless(anthropic, "the package anthropic is not installed")
+class AnthropicTest(ClientTest):
+    def setUp(self):
+        self.client = anthropic.Anthropic(base_url=self.url, api_key="secret", max_retries=0)
+        self.addCleanup(self.client.close)
+
+    def body(self, **fields):
+        """What some version of the package does not know (2.14 has no temperature) travels beside what all know."""
+        body = test_tools.messages_body(skill(), **fields)
+        known = ("model", "max_tokens", "system", "messages", "tools")
+        beside = {key: body.pop(key) for key in list(body) if key not in known}
+        return {**body, "extra_body": beside}
+
+    def check_call(self, message):
+        self.assertEqual(message.stop_reason, "tool_use")
+        self.assertEqual([(b.name, b.input) for b in message.content if b.type == "tool_use"],
+                         test_tools.expected_calls(skill()))
+        thinking = "".join(block.thinking for block in message.content if block.type == "thinking")
+        self.assertEqual(thinking, skill()["expected"]["reasoning_content"])
+
+    def test_call_and_answer(self):
+        message = self.client.messages.create(**self.body())
+        self.check_call(message)
+        body = self.body()
+        use = message.content[-1]
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": '{"ok": true}'}
+        body["messages"] = [
+            *body["messages"],
+            {"role": "assistant", "content": [block.model_dump() for block in message.content]},
+            {"role": "user", "content": [result]},
+        ]
+        answer = self.client.messages.create(**body)
+        self.assertEqual(answer.stop_reason, "end_turn")
+        self.assertTrue([block.text for block in answer.content if block.type == "text"])
+        self.assertGreater(answer.usage.cache_read_input_tokens, 0)
+
+    def test_stream(self):
+        kinds = set()
+        with self.client.messages.stream(**self.body()) as stream:
+            for event in stream:
+                kinds.add(event.type)
+            self.check_call(stream.get_final_message())
+        self.assertLessEqual({"message_start", "input_json", "content_block_stop", "message_stop"}, kinds)
+
+    def test_count_tokens(self):
+        body = self.body()
+        counted = self.client.messages.count_tokens(
+            model=body["model"], messages=body["messages"], tools=body["tools"],
+            **({"system": body["system"]} if "system" in body else {}), extra_body=body["extra_body"])
+        self.assertEqual(counted.input_tokens, skill()["prompt_tokens"])
+
+    def test_errors(self):
+        with self.assertRaises(anthropic.BadRequestError) as raised:
+            self.client.messages.create(**self.body(temperature=9))
+        self.assertEqual(raised.exception.body["error"]["type"], "invalid_request_error")
+        wrong = anthropic.Anthropic(base_url=self.url, api_key="wrong", max_retries=0)
+        with self.assertRaises(anthropic.AuthenticationError):
+            wrong.messages.create(**self.body())
+
+    def test_what_claude_code_sends(self):
+        """Its surroundings: bearer token, beta query, cache marks, a billing header that changes, a server's tool."""
+        client = anthropic.Anthropic(base_url=self.url, auth_token="secret", api_key=None, max_retries=0)
+        self.addCleanup(client.close)
+        counts = []
+        for number in range(2):
+            message = client.beta.messages.create(
+                model="claude-of-the-day",
+                max_tokens=60,
+                betas=["interleaved-thinking-2025-05-14"],
+                metadata={"user_id": "someone"},
+                system=[
+                    {"type": "text", "text": f"x-anthropic-billing-header: cc_version={number}"},
+                    {"type": "text", "text": "Answer briefly.", "cache_control": {"type": "ephemeral"}},
+                ],
+                messages=[
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": "What is 12 + 30?", "cache_control": {"type": "ephemeral"}}
+                        ],
+                    }
+                ],
+                tools=[{"type": "web_search_20250305", "name": "web_search"}],
+                thinking={"type": "enabled", "budget_tokens": 1024},
+                extra_body={"temperature": 0},
+            )
+            counts.append(message.usage)
+            self.assertEqual(message.model, "claude-of-the-day")
+        total = counts[0].input_tokens + counts[0].cache_read_input_tokens
+        self.assertEqual(counts[1].input_tokens + counts[1].cache_read_input_tokens, total)
+        self.assertGreaterEqual(counts[1].cache_read_input_tokens, total - 1)  # the billing header was left out
+
+
+del ClientTest  # it has no tests of its own
+
+if __name__ == "__main__":
+    server_process.main()
