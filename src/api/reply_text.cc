@@ -71,7 +71,7 @@ WholeReply whole_reply(const std::vector<ReplyPiece>& pieces) {
       case Kind::content: reply.content += piece.text; break;
       case Kind::call: call = {{}, piece.text, {}}; break;
       case Kind::arguments: call.arguments += piece.text; break;
-      case Kind::call_end: reply.calls.push_back(std::move(call)); break;
+      case Kind::call_end: reply.calls.push_back(std::exchange(call, {})); break;
     }
   }
   return reply;

@@ -228,7 +228,7 @@ void CallParser::begin_value(std::vector<ReplyPiece>& out) {
   state_ = State::value;
 }
 
-void CallParser::add_to_value(std::string text, std::vector<ReplyPiece>& out) {
+void CallParser::add_to_value(const std::string& text, std::vector<ReplyPiece>& out) {
   part_ += text;
   if (!types_.only_string()) return;
   const std::size_t decided = part_.size() - undecided(part_);

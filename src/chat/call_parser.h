@@ -68,7 +68,7 @@ class CallParser {
   bool split_head();
   void begin(std::vector<ReplyPiece>& out);
   void begin_value(std::vector<ReplyPiece>& out);
-  void add_to_value(std::string text, std::vector<ReplyPiece>& out);
+  void add_to_value(const std::string& text, std::vector<ReplyPiece>& out);
   void end_value(std::optional<std::size_t> spelled_end, std::vector<ReplyPiece>& out);
   void end(std::vector<ReplyPiece>& out);
 
