@@ -26,8 +26,9 @@ void check_penalties(const SamplingParams& p, const SchedulerOptions& options) {
   const auto within = [](const char* name, double value, double limit) {
     if (!(value >= -limit && value <= limit)) refuse(name, value, fmt::format("a number from {} to {}", -limit, limit));
   };
-  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 1e6))
-    refuse("repetition_penalty", p.repetition_penalty, "a number above 0");
+  // Divided by a smaller one a logit could become infinite.
+  if (!(p.repetition_penalty >= 1e-6 && p.repetition_penalty <= 1e6))
+    refuse("repetition_penalty", p.repetition_penalty, "a number from 0.000001 to 1000000");
   within("presence_penalty", p.presence_penalty, 2);
   within("frequency_penalty", p.frequency_penalty, 2);
   for (const auto& [id, bias] : p.logit_bias) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -111,7 +112,7 @@ class Scheduler {
 
   // scheduler_delivery.cc
   void verify(Stream& stream, std::span<const float> logits, Time now);
-  RatioChoice choose(const Stream& stream, std::span<const float> logits, int32_t draft);
+  std::optional<RatioChoice> choose(Stream& stream, std::span<const float> logits, int32_t draft, Time now);
   AllowedTokens allowed_at(const Job& job, int64_t position) const;
   void deliver(Stream& stream, int32_t token, std::span<const float> logits, bool begins_step, Time now);
 

@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
+#include <string>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -9,6 +11,19 @@
 #include "engine/scheduler.h"
 
 namespace tandem::engine {
+namespace {
+
+// Ends at the first token that may come, so it costs nothing unless nearly all are masked. A logit that is not a number
+// counts: the sampler says so.
+bool has_choice(std::span<const float> logits, const AllowedTokens& allowed) {
+  for (int32_t id = 0; id < allowed.size; ++id) {
+    if (logits[static_cast<size_t>(id)] == -std::numeric_limits<float>::infinity()) continue;
+    if (!std::binary_search(allowed.masked.begin(), allowed.masked.end(), id)) return true;  // stop ids are sorted
+  }
+  return false;
+}
+
+}  // namespace
 
 void Scheduler::complete(std::span<const float> logits, Time now) {
   const auto width = static_cast<size_t>(options_.vocab_size);
@@ -44,13 +59,14 @@ void Scheduler::verify(Stream& stream, std::span<const float> logits, Time now) 
   int32_t right = 0;
   for (int32_t row = 0; stream.is_running(); ++row) {
     const auto row_logits = logits.subspan(static_cast<size_t>(row) * width, width);
-    const RatioChoice choice = choose(stream, row_logits, row < stream.tried ? row : -1);
+    const auto choice = choose(stream, row_logits, row < stream.tried ? row : -1, now);
+    if (!choice) break;
     if (had_pending) {
-      job.drafts.add_token(row, choice.accepted);
-      counts_.drafts.add_token(row, choice.accepted);
+      job.drafts.add_token(row, choice->accepted);
+      counts_.drafts.add_token(row, choice->accepted);
     }
-    deliver(stream, choice.token, row_logits, row == 0, now);
-    if (!choice.accepted) break;
+    deliver(stream, choice->token, row_logits, row == 0, now);
+    if (!choice->accepted) break;
     ++right;
     if (stream.is_running()) ++stream.length;  // the draft's own row is the row of the token that was just chosen
   }
@@ -66,19 +82,33 @@ AllowedTokens Scheduler::allowed_at(const Job& job, int64_t position) const {
 }
 
 // The last row that is certain stands at length − 1, so this row chooses the token of position `length`. `draft`: place
-// of the draft that stands there, −1: none.
-RatioChoice Scheduler::choose(const Stream& stream, std::span<const float> logits, int32_t draft) {
+// of the draft that stands there, −1: none. Empty: the request's own demands leave no token or its rule threw, and the
+// request has ended; the others go on.
+std::optional<RatioChoice> Scheduler::choose(Stream& stream, std::span<const float> logits, int32_t draft, Time now) {
   const Job& job = *stream.job;
   const SamplingParams& params = job.request.sampling;
   const AllowedTokens allowed = allowed_at(job, stream.length);
-  const auto shaped = shaper_.shape(stream.slot, logits, params, job.request.rule.get());
-  if (draft < 0) return {sampler_.select(shaped, params, stream.length, allowed), false};
+  std::span<const float> shaped;
+  std::string failure;
+  try {
+    shaped = shaper_.shape(stream.slot, logits, params, job.request.rule.get());
+    const bool is_masked = job.request.rule != nullptr || !allowed.masked.empty();
+    if (is_masked && !has_choice(shaped, allowed)) failure = "its rule and its stop ids leave no token";
+  } catch (const std::exception& e) {  // only the rule's
+    failure = fmt::format("the request's rule failed: {}", e.what());
+  }
+  if (!failure.empty()) {
+    log(LogLevel::error, "request {}: {}", job.request.id, failure);
+    finish(stream, FinishReason::error, now, -1, failure);
+    return std::nullopt;
+  }
+  if (draft < 0) return RatioChoice{sampler_.select(shaped, params, stream.length, allowed), false};
   const auto place = static_cast<size_t>(draft);
   const int32_t token = stream.proposal.tokens[place];
   if (options_.draft.verify == DraftVerify::ratio)
     return sampler_.verify_ratio(shaped, params, stream.length, allowed, token, stream.proposal.drawn_from[place]);
   const int32_t selected = sampler_.select(shaped, params, stream.length, allowed);
-  return {selected, selected == token};
+  return RatioChoice{selected, selected == token};
 }
 
 void Scheduler::deliver(Stream& stream, int32_t token, std::span<const float> logits, bool begins_step, Time now) {
