@@ -1,43 +1,20 @@
 // Prompt, limits and seed of a chat request.
 #include "api/chat_prompt.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
+#include <initializer_list>
 #include <span>
 #include <utility>
 
 #include "api/chat_dialect.h"
 #include "api/errors.h"
 #include "api/json_body.h"
-#include "api/random.h"
+#include "api/models.h"
 #include "chat/render.h"
 
 namespace tandem::api {
 
 namespace {
-
-void check_model_name(ChatRequest& request, const ServedModel& model, bool strict) {
-  if (request.model.empty()) {
-    request.model = model.names.front();
-    return;
-  }
-  const bool served = std::find(model.names.begin(), model.names.end(), request.model) != model.names.end();
-  if (strict && !served) {
-    throw ApiError(404, "not_found_error", fmt::format("The model '{}' does not exist.", request.model), "model",
-                   "model_not_found");
-  }
-}
-
-// Phrases and code of D.9, which clients match to decide that they should shorten the conversation. A prompt has to
-// leave room for one token of reply, so the longest is one short of the window.
-ApiError prompt_too_long(size_t prompt_tokens, int64_t max_model_len) {
-  return {400, "invalid_request_error",
-          fmt::format("This model's maximum context length is {0} tokens. However, your request has {1} input tokens "
-                      "and the reply needs at least one (prompt is too long: {1} tokens > {2} maximum).",
-                      max_model_len, prompt_tokens, max_model_len - 1),
-          "messages", "context_length_exceeded"};
-}
 
 // Ids of the prompt and what the engine should know of their parts. Segments between two borders are encoded by
 // themselves, which gives the ids of the whole (chat/render.h).
@@ -93,6 +70,40 @@ std::vector<int32_t> turn_end_ids(const ServedModel& model) {
   return ids;
 }
 
+namespace {
+
+// The preset of the model's name (D.14) counts where the request itself says nothing about thinking.
+void apply_preset(ModelPreset preset, const JsonBody& body, chat::Conversation& conversation) {
+  const auto kwargs = body.object("chat_template_kwargs");
+  const auto says = [](const JsonBody& object, std::initializer_list<std::string_view> names) {
+    return std::any_of(names.begin(), names.end(), [&](std::string_view name) { return object.has(name); });
+  };
+  if (says(body, {"thinking", "reasoning", "reasoning_effort"})) return;
+  if (kwargs && says(*kwargs, {"enable_thinking", "thinking", "reasoning_effort"})) return;
+  if (preset == ModelPreset::no_thinking) conversation.thinking = false;
+  if (preset == ModelPreset::low_effort) conversation.effort = chat::Effort::low;
+  if (preset == ModelPreset::high_effort) conversation.effort = chat::Effort::high;
+}
+
+}  // namespace
+
+chat::Conversation read_conversation(const JsonBody& body, std::string_view body_text, const std::string& model_name,
+                                     const ServedModel& model) {
+  chat::Conversation conversation = chat::parse_conversation(body_text);
+  apply_preset(preset_of(model, model_name), body, conversation);
+  if (!body.boolean("continue_final_message").value_or(false)) return conversation;
+  // The default of add_generation_prompt gives way; only a client that asks for both contradicts itself.
+  if (body.boolean("add_generation_prompt").value_or(false)) {
+    throw invalid_field("continue_final_message", "true excludes add_generation_prompt: true");
+  }
+  if (conversation.messages.back().role != chat::Role::assistant) {
+    throw invalid_field("continue_final_message", "the last message is not the assistant's");
+  }
+  conversation.continue_final_message = true;
+  conversation.add_generation_prompt = false;
+  return conversation;
+}
+
 int64_t count_prompt_tokens(const chat::Conversation& conversation, const ServedModel& model) {
   return static_cast<int64_t>(model.tokenizer->encode(chat::render(conversation).segments).size());
 }
@@ -102,40 +113,27 @@ PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& co
   PreparedChat prepared;
   prepared.request = std::move(the_request);
   const ChatRequest& request = prepared.request;
-  check_model_name(prepared.request, model, rules.strict_model_name);
+  check_model_name(prepared.request, model, rules);
 
   const chat::Prompt prompt = chat::render(conversation);
   prepared.reasoning_open = prompt.reasoning_open;
   engine::Request& engine_request = prepared.engine_request;
   encode_prompt(*model.tokenizer, prompt, engine_request);
-  engine_request.cache_salt = request.cache_salt;
-  const auto prompt_tokens = static_cast<int64_t>(engine_request.prompt_ids.size());
-  const int64_t room = model.max_model_len - prompt_tokens;
-  if (room < 1) throw prompt_too_long(engine_request.prompt_ids.size(), model.max_model_len);
-
-  engine_request.max_tokens = std::min(request.max_tokens.value_or(room), room);
-  engine_request.min_tokens = std::min(request.min_tokens, engine_request.max_tokens);
-  engine_request.stop_token_ids = request.stop_token_ids;
-  if (!request.ignore_eos) {
-    for (const int32_t id : turn_end_ids(model)) append_unique(engine_request.stop_token_ids, id);
-  }
-  engine_request.drafter = request.drafter;
+  set_generation(request, model, rules, turn_end_ids(model), "messages", engine_request);
   if (!conversation.tools.empty() && !request.tool_choice_none) {
     prepared.tools = std::make_shared<const chat::ToolSchemas>(conversation.tools);
   }
   engine_request.ends_after = stop_rule(*model.tokenizer, prompt.reasoning_open, request, prepared.tools);
-  engine_request.sampling = request.sampling;
   if (!conversation.tools.empty() && request.tool_choice_none) forbid_calls(*model.tokenizer, engine_request);
-  engine_request.sampling.seed = request.seed             ? *request.seed
-                                 : rules.seed_from_prompt ? seed_of_prompt(engine_request.prompt_ids)
-                                                          : random_seed();
   return prepared;
 }
 
 PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, const ChatRules& rules) {
   const JsonBody body = JsonBody::parse(body_text);
   ChatRequest request = parse_chat_request(body, model);
-  PreparedChat prepared = prepare_reply(std::move(request), chat::parse_conversation(body_text), model, rules);
+  check_model_name(request, model, rules);
+  const chat::Conversation conversation = read_conversation(body, body_text, request.model, model);
+  PreparedChat prepared = prepare_reply(std::move(request), conversation, model, rules);
   prepared.dialect = make_chat_dialect(prepared.request);
   return prepared;
 }

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "api/chat_request.h"
+#include "api/generation_request.h"
+#include "api/json_body.h"
 #include "api/reply_dialect.h"
 #include "api/reply_text.h"
 #include "api/served_model.h"
@@ -14,11 +17,6 @@
 #include "engine/engine.h"
 
 namespace tandem::api {
-
-struct ChatRules {
-  bool strict_model_name = false;  // 404 for a model name that is not served; else any name is accepted and echoed
-  bool seed_from_prompt = false;   // a seed that was not given follows from the prompt; else it is random
-};
 
 struct PreparedChat {
   ChatRequest request;
@@ -31,6 +29,11 @@ struct PreparedChat {
 // Ids that end a turn of the chat format (spec/frontend.md C.8): the model's own stop ids, <|assistant|> (a second
 // answer begins) and <|system|>.
 std::vector<int32_t> turn_end_ids(const ServedModel& model);
+
+// The messages and switches of a body, with the preset of the model's name and continue_final_message applied. `body`
+// is the parsed body_text. Throws ApiError 400 and Error(usage). Thread-safe.
+chat::Conversation read_conversation(const JsonBody& body, std::string_view body_text, const std::string& model_name,
+                                     const ServedModel& model);
 
 // Of a request that has been read in whatever dialect, which the caller still has to set. Throws ApiError and
 // Error(usage); prompt too long: 400 with code context_length_exceeded. Thread-safe.

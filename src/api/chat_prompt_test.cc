@@ -210,6 +210,114 @@ TEST_F(ChatPromptTest, PartsNameWhatChanged) {
   EXPECT_EQ(kind_at_difference(max, text), std::nullopt);
 }
 
+std::string prompt_text(const text::Tokenizer& tokenizer, const engine::Request& request) {
+  return tokenizer.decode(request.prompt_ids);
+}
+
+TEST_F(ChatPromptTest, TheModelsNameMayCarryAPreset) {
+  const auto text = [](const Json& body) { return prompt_text(model_->tokenizer, prepare(body)); };
+  const auto named = [&](const char* name, Json body) {
+    body["messages"] = {message("user", "Hi")};
+    const std::string plain = text(body);
+    body["model"] = name;
+    return std::pair(text(body), plain);
+  };
+  const auto messages = Json{{"messages", {message("user", "Hi")}}};
+  const auto with = [&](const Json& fields) {
+    Json body = messages;
+    body.update(fields);
+    return text(body);
+  };
+  EXPECT_EQ(named("nano-nothink", {}).first, with({{"thinking", {{"type", "disabled"}}}}));
+  EXPECT_EQ(named("nano-low", {}).first, with({{"reasoning_effort", "low"}}));
+  EXPECT_EQ(named("nano-high", {}).first, with({{"reasoning_effort", "high"}}));
+  for (const auto* name : {"nano", "other", "other-low", "nano-nothink-low", "-low", "nano-LOW"}) {
+    const auto [preset, plain] = named(name, {});
+    EXPECT_EQ(preset, plain) << name;
+  }
+  // What the request says itself counts.
+  const std::vector<Json> says = {{{"reasoning_effort", "high"}},
+                                  {{"thinking", {{"type", "enabled"}}}},
+                                  {{"reasoning", {{"effort", "high"}}}},
+                                  {{"chat_template_kwargs", {{"enable_thinking", true}}}},
+                                  {{"chat_template_kwargs", {{"reasoning_effort", "high"}}}}};
+  for (const Json& fields : says) {
+    for (const auto* name : {"nano-nothink", "nano-low"}) {
+      const auto [preset, plain] = named(name, fields);
+      EXPECT_EQ(preset, plain) << name << fields;
+    }
+  }
+  const auto [preset, plain] = named("nano-nothink", {{"chat_template_kwargs", {{"clear_thinking", true}}}});
+  EXPECT_NE(preset, plain);
+}
+
+TEST_F(ChatPromptTest, AFinalMessageIsContinued) {
+  const auto body = [](const Json& last) {
+    return Json{{"messages", {message("user", "Hi"), last}}, {"continue_final_message", true}};
+  };
+  const auto open = [](const Json& json) { return prepare_chat(json.dump(), model_->served, {}).reasoning_open; };
+  const std::string before = "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hi<|assistant|><think>";
+  const auto text = [](const Json& json) { return prompt_text(model_->tokenizer, prepare(json)); };
+
+  const Json content = body(message("assistant", " The answer is "));
+  EXPECT_EQ(text(content), before + "</think>The answer is ");  // the space at its end stays
+  EXPECT_FALSE(open(content));
+  Json both = message("assistant", "5 ");
+  both["reasoning_content"] = "2 + 3";
+  EXPECT_EQ(text(body(both)), before + "2 + 3</think>5 ");
+  Json reasoning = message("assistant", "");
+  reasoning["reasoning_content"] = "2 + 3 ";
+  EXPECT_EQ(text(body(reasoning)), before + "2 + 3 ");
+  EXPECT_TRUE(open(body(reasoning)));
+  EXPECT_EQ(text(body(message("assistant", ""))), before + "</think>");
+
+  // Earlier messages are rendered as ever.
+  Json longer = body(message("assistant", "b "));
+  longer["messages"] = {message("user", "Hi"), message("assistant", "a "), message("user", "Ho"),
+                        message("assistant", "b ")};
+  EXPECT_EQ(text(longer), before + "</think>a<|user|>Ho<|assistant|><think></think>b ");
+
+  const auto refused = [](const Json& json) {
+    try {
+      prepare(json);
+    } catch (const ApiError& error) {
+      return error.param();
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(refused(body(message("user", "x"))), "continue_final_message");
+  Json contradicting = content;
+  contradicting["add_generation_prompt"] = true;
+  EXPECT_EQ(refused(contradicting), "continue_final_message");
+  contradicting["add_generation_prompt"] = false;
+  EXPECT_EQ(refused(contradicting), "nothing");
+  contradicting["continue_final_message"] = "yes";
+  EXPECT_EQ(refused(contradicting), "continue_final_message");
+}
+
+TEST_F(ChatPromptTest, ListsOfTokensBecomeARule) {
+  const auto body = [](const Json& fields) {
+    Json json = {{"messages", {message("user", "Hi")}}, {"max_tokens", 5}};
+    json.update(fields);
+    return json;
+  };
+  EXPECT_EQ(prepare(body(Json::object())).rule, nullptr);
+  EXPECT_NE(prepare(body({{"bad_words", {"fox"}}})).rule, nullptr);
+  EXPECT_NE(prepare(body({{"allowed_token_ids", {5}}})).rule, nullptr);
+  const int32_t stop = model_->id("<|user|>");
+  EXPECT_NE(prepare(body({{"allowed_token_ids", {stop}}})).rule, nullptr);
+  const std::vector<Json> dead_ends = {{{"allowed_token_ids", {stop}}, {"min_tokens", 1}},
+                                       {{"allowed_token_ids", {2047}}}};  // a padding row of the head
+  for (const Json& fields : dead_ends) {
+    try {
+      prepare(body(fields));
+      ADD_FAILURE() << fields;
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.param(), "allowed_token_ids");
+    }
+  }
+}
+
 TEST_F(ChatPromptTest, CacheSalt) {
   const auto body = [](const Json& salt) { return Json{{"messages", {message("user", "Hi")}}, {"cache_salt", salt}}; };
   EXPECT_EQ(prepare(body("team-7")).cache_salt, "team-7");

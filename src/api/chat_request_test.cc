@@ -182,6 +182,42 @@ TEST(ChatRequest, Ranges) {
   expect_refused(R"("response_format":{})", "response_format.type");
 }
 
+TEST(ChatRequest, PenaltiesBiasesAndLists) {
+  const ChatRequest request =
+      parse(R"("presence_penalty":0.5,"frequency_penalty":-0.25,"repetition_penalty":1.1,)"
+            R"("logit_bias":{"5":1.5,"7":-1000},"allowed_token_ids":[9,3,9],"bad_words":["a","b"])");
+  EXPECT_EQ(request.sampling.presence_penalty, 0.5);
+  EXPECT_EQ(request.sampling.frequency_penalty, -0.25);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.1);
+  const std::vector<std::pair<int32_t, float>> biases{{5, 1.5f}, {7, -100.0f}};  // clamped
+  EXPECT_EQ(request.sampling.logit_bias, biases);
+  EXPECT_EQ(request.allowed_token_ids, (std::vector<int32_t>{3, 9}));
+  EXPECT_EQ(request.bad_words, (std::vector<std::string>{"a", "b"}));
+  EXPECT_FALSE(parse("").sampling.shapes_logits());
+  expect_refused(R"("logit_bias":{"2048":1})", "logit_bias");
+  expect_refused(R"("logit_bias":{"x":1})", "logit_bias");
+  expect_refused(R"("logit_bias":{"5":"1"})", "logit_bias.5");
+  expect_refused(R"("logit_bias":[1])", "logit_bias");
+  expect_refused(R"("allowed_token_ids":[])", "allowed_token_ids");
+  expect_refused(R"("allowed_token_ids":[2048])", "allowed_token_ids[0]");
+  expect_refused(R"("bad_words":[""])", "bad_words");
+  expect_refused(R"("bad_words":"a")", "bad_words");
+  expect_refused(R"("frequency_penalty":-2.1)", "frequency_penalty");
+  expect_refused(R"("repetition_penalty":1e-7)", "repetition_penalty");
+  expect_refused(R"("presence_penalty":"1")", "presence_penalty");
+}
+
+TEST(ChatRequest, ChunksAndPriority) {
+  expect_refused(R"("n":129)", "n");
+  EXPECT_EQ(parse("").stream_interval, 1);
+  EXPECT_EQ(parse(R"("stream_interval":5)").stream_interval, 5);
+  expect_refused(R"("stream_interval":0)", "stream_interval");
+  for (const auto* value : {"-3", "0", R"("background")", R"("batch")"}) parse(fmt::format(R"("priority":{})", value));
+  for (const auto* value : {"1.5", "true", R"("high")", "[]"})
+    expect_refused(fmt::format(R"("priority":{})", value), "priority");
+  expect_refused(R"("echo":1)", "echo");
+}
+
 TEST(ChatRequest, UpTo64StopStrings) {
   std::string list = R"("0")";
   for (int i = 1; i < 64; ++i) list += fmt::format(R"(,"{}")", i);
@@ -201,8 +237,7 @@ TEST(ChatRequest, RefusesWhatWouldChangeTheReply) {
       {"n", "2"},
       {"best_of", "2"},
       {"logprobs", "true"},
-      {"top_logprobs", "3"},
-      {"logit_bias", R"({"5":1})"},
+      {"echo", "true"},
       {"tool_choice", R"("required")"},
       {"tool_choice", R"("any")"},
       {"tool_choice", R"({"type":"function","function":{"name":"f"}})"},
@@ -219,15 +254,8 @@ TEST(ChatRequest, RefusesWhatWouldChangeTheReply) {
       {"json_schema", R"({"type":"object"})"},
       {"regex", R"("a")"},
       {"ebnf", R"("a")"},
-      {"presence_penalty", "0.5"},
-      {"frequency_penalty", "-0.5"},
-      {"repetition_penalty", "1.1"},
-      {"bad_words", R"(["a"])"},
-      {"allowed_token_ids", "[1]"},
       {"prompt_logprobs", "0"},
       {"use_beam_search", "true"},
-      {"echo", "true"},
-      {"continue_final_message", "true"},
       {"truncate_prompt_tokens", "5"},
       {"thinking_token_budget", "100"},
       {"thinking_budget", "0"},

@@ -6,6 +6,7 @@
 #include <malloc.h>
 #endif
 
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -108,6 +109,14 @@ int64_t to_integer(const std::string& path, const Json& value, int64_t low, int6
   return result;
 }
 
+std::vector<int64_t> to_integers(const std::string& path, const Json& list, int64_t low, int64_t high) {
+  std::vector<int64_t> result;
+  for (const Json& entry : list) {
+    result.push_back(to_integer(fmt::format("{}[{}]", path, result.size()), entry, low, high));
+  }
+  return result;
+}
+
 }  // namespace
 
 JsonBody::JsonBody(std::shared_ptr<const Node> node, std::string path)
@@ -201,11 +210,52 @@ std::optional<std::vector<int64_t>> JsonBody::integers(std::string_view name, in
   const Json* found = node_->find(name);
   if (!found) return std::nullopt;
   if (!found->is_array()) throw wrong_type(path_of(name), *found, "a list of integers");
-  std::vector<int64_t> result;
+  return to_integers(path_of(name), *found, low, high);
+}
+
+std::optional<std::vector<std::vector<int64_t>>> JsonBody::integer_lists(std::string_view name, int64_t low,
+                                                                         int64_t high) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  if (!found->is_array()) throw wrong_type(path_of(name), *found, "a list of lists of integers");
+  std::vector<std::vector<int64_t>> result;
   for (const Json& entry : *found) {
-    result.push_back(to_integer(fmt::format("{}[{}]", path_of(name), result.size()), entry, low, high));
+    const std::string path = fmt::format("{}[{}]", path_of(name), result.size());
+    if (!entry.is_array()) throw wrong_type(path, entry, "a list of integers");
+    result.push_back(to_integers(path, entry, low, high));
   }
   return result;
+}
+
+std::optional<std::vector<std::pair<int64_t, double>>> JsonBody::numbers_by_integer(std::string_view name, int64_t low,
+                                                                                    int64_t high) const {
+  const Json* found = node_->find(name);
+  if (!found) return std::nullopt;
+  if (!found->is_object()) throw wrong_type(path_of(name), *found, "an object");
+  std::vector<std::pair<int64_t, double>> result;
+  for (const auto& [key, value] : found->items()) {
+    int64_t id = 0;
+    const auto [end, code] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const bool is_plain = code == std::errc() && end == key.data() + key.size() && std::to_string(id) == key;
+    if (!is_plain || id < low || id > high) {
+      // Found, not named: a key may be as long as the body.
+      const std::string shown = Json(key.substr(0, 32)).dump(-1, ' ', true, Json::error_handler_t::replace);
+      throw invalid_field(path_of(name), fmt::format("key {}; expected integers from {} to {}", shown, low, high));
+    }
+    if (!value.is_number()) throw wrong_type(fmt::format("{}.{}", path_of(name), key), value, "a number");
+    result.emplace_back(id, value.get<double>());
+  }
+  return result;
+}
+
+std::optional<JsonBody::ListOf> JsonBody::list_of(std::string_view name) const {
+  const Json* found = node_->find(name);
+  if (!found || !found->is_array()) return std::nullopt;
+  if (found->empty()) return ListOf::nothing;
+  const Json& first = found->front();
+  if (first.is_string()) return ListOf::strings;
+  if (first.is_number()) return ListOf::integers;
+  return first.is_array() ? ListOf::lists : ListOf::others;
 }
 
 bool JsonBody::is_string(std::string_view name) const {

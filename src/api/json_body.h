@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tandem::api {
@@ -34,7 +35,17 @@ class JsonBody {
   // A list of strings; a single string counts as a list of one when `or_single`.
   std::optional<std::vector<std::string>> strings(std::string_view name, bool or_single) const;
   std::optional<std::vector<int64_t>> integers(std::string_view name, int64_t low, int64_t high) const;
+  // A list of lists of integers.
+  std::optional<std::vector<std::vector<int64_t>>> integer_lists(std::string_view name, int64_t low,
+                                                                 int64_t high) const;
+  // An object whose members are numbers named by integers in [low, high], written without plus sign and leading
+  // zeros, so that no integer comes twice: {"17": -2.5}.
+  std::optional<std::vector<std::pair<int64_t, double>>> numbers_by_integer(std::string_view name, int64_t low,
+                                                                            int64_t high) const;
 
+  // What a list holds, by its first entry; the readers above check the others.
+  enum class ListOf { nothing, strings, integers, lists, others };
+  std::optional<ListOf> list_of(std::string_view name) const;  // empty: absent or not a list
   bool is_string(std::string_view name) const;
   // Present and neither null, false, 0, "", [] nor {}.
   bool is_set(std::string_view name) const;

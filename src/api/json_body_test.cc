@@ -1,6 +1,10 @@
 // Bodies that are not what they should be, and the rules of D.2 on types.
 #include "api/json_body.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
+
 #include "api/errors.h"
 
 namespace tandem::api {
@@ -41,8 +45,8 @@ TEST(JsonBody, RefusesInvalidUtf8WithItsPlace) {
 }
 
 std::string nested(int depth) {
-  return "{\"a\":" + std::string(static_cast<size_t>(depth - 1), '[') +
-         std::string(static_cast<size_t>(depth - 1), ']') + "}";
+  const auto lists = static_cast<size_t>(depth - 1);
+  return fmt::format(R"({{"a":{}{}}})", std::string(lists, '['), std::string(lists, ']'));
 }
 
 TEST(JsonBody, BoundsTheNestingAt128) {
@@ -54,7 +58,7 @@ TEST(JsonBody, BoundsTheNestingAt128) {
   EXPECT_NE(parse_refusal(nested(129)).find("nested deeper than 128"), std::string::npos);
   EXPECT_NE(parse_refusal(nested(1000000)).find("nested deeper than 128"), std::string::npos);
   // Brackets inside strings do not count, whatever is escaped around them.
-  EXPECT_TRUE(JsonBody::parse("{\"a\":\"\\\"" + std::string(500, '[') + "\"}").has("a"));
+  EXPECT_TRUE(JsonBody::parse(fmt::format(R"({{"a":"\"{}"}})", std::string(500, '['))).has("a"));
 }
 
 TEST(JsonBody, NullIsAbsent) {
@@ -97,6 +101,45 @@ TEST(JsonBody, NestedFieldsAreNamedByPath) {
   EXPECT_NE(refusal([&] { (void)body.strings("l", true); }).find("\"param\":\"l[1]\""), std::string::npos);
   EXPECT_NE(refusal([&] { (void)body.integers("i", 0, 9); }).find("\"param\":\"i[1]\""), std::string::npos);
   EXPECT_NE(refusal([&] { (void)body.object("l"); }).find("found a list; expected an object"), std::string::npos);
+}
+
+TEST(JsonBody, ListsOfLists) {
+  const JsonBody body = JsonBody::parse(R"({"a":[[1,2.0],[]],"b":[[1],2],"c":[[1,9]],"d":3,"e":[]})");
+  EXPECT_EQ(body.integer_lists("a", 0, 5), (std::vector<std::vector<int64_t>>{{1, 2}, {}}));
+  EXPECT_EQ(body.integer_lists("e", 0, 5), std::vector<std::vector<int64_t>>{});
+  EXPECT_FALSE(body.integer_lists("absent", 0, 5));
+  EXPECT_NE(refusal([&] { (void)body.integer_lists("b", 0, 5); }).find("\"param\":\"b[1]\""), std::string::npos);
+  EXPECT_NE(refusal([&] { (void)body.integer_lists("c", 0, 5); }).find("\"param\":\"c[0][1]\""), std::string::npos);
+  EXPECT_NE(refusal([&] { (void)body.integer_lists("d", 0, 5); }).find("found an integer"), std::string::npos);
+}
+
+TEST(JsonBody, NumbersNamedByIntegers) {
+  using Numbers = std::vector<std::pair<int64_t, double>>;
+  const auto read = [](const std::string& map) {
+    return JsonBody::parse(fmt::format(R"({{"m":{}}})", map)).numbers_by_integer("m", 0, 50);
+  };
+  EXPECT_EQ(read("{}"), Numbers{});
+  EXPECT_EQ(read("null"), std::nullopt);
+  auto numbers = *read(R"({"7":1.5,"50":-3})");
+  std::sort(numbers.begin(), numbers.end());
+  EXPECT_EQ(numbers, (Numbers{{7, 1.5}, {50, -3}}));
+  for (const auto* key : {"51", "-1", "07", "+7", "7 ", " 7", "7.0", "x", "", "99999999999999999999"})
+    EXPECT_NE(refusal([&] { read(fmt::format(R"({{"{}":1}})", key)); }).find("expected integers from 0 to 50"),
+              std::string::npos)
+        << key;
+  EXPECT_NE(refusal([&] { read(R"({"7":"1"})"); }).find("\"param\":\"m.7\""), std::string::npos);
+  EXPECT_NE(refusal([&] { read("[1]"); }).find("expected an object"), std::string::npos);
+}
+
+TEST(JsonBody, WhatAListHolds) {
+  using ListOf = JsonBody::ListOf;
+  const JsonBody body = JsonBody::parse(R"({"a":[],"b":["x",1],"c":[1,"x"],"d":[[1]],"e":[{}],"f":"x"})");
+  EXPECT_EQ(body.list_of("a"), ListOf::nothing);
+  EXPECT_EQ(body.list_of("b"), ListOf::strings);
+  EXPECT_EQ(body.list_of("c"), ListOf::integers);
+  EXPECT_EQ(body.list_of("d"), ListOf::lists);
+  EXPECT_EQ(body.list_of("e"), ListOf::others);
+  EXPECT_FALSE(body.list_of("f") || body.list_of("absent"));
 }
 
 TEST(JsonBody, IsSetMeansNotEmpty) {

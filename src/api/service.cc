@@ -139,10 +139,7 @@ Reply Service::list_models() const {
 Reply Service::one_model(const std::string& path) const {
   require_ready();
   const std::string name = path.substr(models_prefix.size());
-  if (std::find(model_->names.begin(), model_->names.end(), name) == model_->names.end()) {
-    throw ApiError(404, "not_found_error", fmt::format("The model '{}' does not exist.", name), "model",
-                   "model_not_found");
-  }
+  if (!is_served(*model_, name)) throw model_not_found(name);
   return json_reply(200, model_row(*model_, name, created_));
 }
 

@@ -45,8 +45,11 @@ TEST_F(ServiceTest, ModelList) {
   const Json body = only_reply(*setup.call("GET", "/v1/models"), 200);
   EXPECT_EQ(body["object"], "list");
   EXPECT_EQ(body["models"], Json::array());
-  ASSERT_EQ(body["data"].size(), 2u);
-  const Json& row = body["data"][1];
+  std::vector<std::string> ids;
+  for (const Json& entry : body["data"]) ids.push_back(entry["id"]);
+  EXPECT_EQ(ids, (std::vector<std::string>{"nano", "nano-nothink", "nano-low", "nano-high", "alias/x",
+                                           "alias/x-nothink", "alias/x-low", "alias/x-high"}));
+  const Json& row = body["data"][4];
   EXPECT_EQ(row["id"], "alias/x");
   EXPECT_EQ(row["object"], "model");
   EXPECT_TRUE(row["created"].is_number_integer());
@@ -60,6 +63,8 @@ TEST_F(ServiceTest, ModelList) {
                                                      "allow_logprobs", "allow_search_indices", "allow_view",
                                                      "allow_fine_tuning", "organization", "group", "is_blocking"}));
   EXPECT_EQ(only_reply(*setup.call("GET", "/v1/models/alias/x"), 200)["id"], "alias/x");
+  EXPECT_EQ(only_reply(*setup.call("GET", "/v1/models/nano-low"), 200)["root"], "nano");
+  expect_error(*setup.call("GET", "/v1/models/nano-max"), 404, "not_found_error", "model", "model_not_found");
   expect_error(*setup.call("GET", "/v1/models/other"), 404, "not_found_error", "model", "model_not_found");
 }
 
@@ -176,6 +181,7 @@ TEST_F(ServiceTest, ModelNames) {
   Setup strict(options);
   expect_error(*strict.chat(R"("model":"gpt-9")"), 404, "not_found_error", "model", "model_not_found");
   EXPECT_TRUE(strict.chat(R"("model":"nano")")->replies.empty());
+  EXPECT_TRUE(strict.chat(R"("model":"nano-nothink")")->replies.empty());
   EXPECT_TRUE(strict.chat("")->replies.empty());
 }
 

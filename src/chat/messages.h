@@ -45,6 +45,8 @@ struct Conversation {
   bool effort_line_when_off = false;  // print the effort line with thinking off too (a server setting, C.7)
   bool clear_thinking = false;
   bool add_generation_prompt = true;
+  // The reply goes on where the last message, an assistant's, ends (C.7); add_generation_prompt is then false.
+  bool continue_final_message = false;
 };
 
 // What stands in place of a picture that the model cannot see (A.7).

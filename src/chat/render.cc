@@ -69,8 +69,13 @@ std::size_t space_at(std::string_view text, bool front) {
   return 0;
 }
 
-std::string_view strip(std::string_view text) {
+std::string_view strip_front(std::string_view text) {
   while (const std::size_t n = space_at(text, true)) text.remove_prefix(n);
+  return text;
+}
+
+std::string_view strip(std::string_view text) {
+  text = strip_front(text);
   while (const std::size_t n = space_at(text, false)) text.remove_suffix(n);
   return text;
 }
@@ -197,8 +202,14 @@ class Renderer {
     }
     owned(kThink);
     if (reasoning && (!conversation_.clear_thinking || index >= after_last_user_)) literal(*reasoning);
+    const bool is_open = conversation_.continue_final_message && index + 1 == conversation_.messages.size() &&
+                         message.tool_calls.empty();
+    if (is_open && reasoning && !reasoning->empty() && strip(text).empty()) {
+      prompt_.reasoning_open = true;  // the reply goes on inside the reasoning
+      return;
+    }
     owned(kThinkEnd);
-    literal(strip(text));
+    literal(is_open ? strip_front(text) : strip(text));  // what is continued keeps the spaces at its end (C.7)
     for (std::size_t i = 0; i < message.tool_calls.size(); ++i) {
       tool_call(message.tool_calls[i], fmt::format("messages[{}].tool_calls[{}].function.arguments", index, i));
     }

@@ -36,7 +36,7 @@ class ChatTest(unittest.TestCase):
     def test_models_version_health(self):
         status, models = self.server.get("/v1/models")
         self.assertEqual((status, models["object"]), (200, "list"))
-        self.assertEqual([row["id"] for row in models["data"]], ["nano"])
+        self.assertEqual([row["id"] for row in models["data"]], ["nano", "nano-nothink", "nano-low", "nano-high"])
         self.assertEqual(models["data"][0]["max_model_len"], 4096)
         self.assertEqual(self.server.get("/v1/models/nano")[1]["id"], "nano")
         self.assertEqual(self.server.get("/v1/models/other")[0], 404)

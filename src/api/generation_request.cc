@@ -1,0 +1,89 @@
+// What the engine is told beside the prompt.
+#include "api/generation_request.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "api/models.h"
+#include "api/random.h"
+#include "api/token_lists.h"
+
+namespace tandem::api {
+
+namespace {
+
+// A rule has a state, so each choice has its own.
+std::shared_ptr<engine::TokenRule> make_rule(const GenerationFields& fields, const ServedModel& model) {
+  if (fields.allowed_token_ids.empty() && fields.bad_words.empty()) return nullptr;
+  return std::make_shared<TokenLists>(fields.allowed_token_ids, word_tokens(*model.tokenizer, fields.bad_words),
+                                      model.vocab_size);
+}
+
+// The one contradiction that is known before the first token; the others end the request with an error.
+void check_allowed(const GenerationFields& fields, const ServedModel& model, const engine::Request& request) {
+  if (fields.allowed_token_ids.empty()) return;
+  const auto may_come = [&](int32_t id) {
+    const auto& stops = request.stop_token_ids;
+    return id < model.tokenizer->size() &&
+           (request.min_tokens == 0 || std::find(stops.begin(), stops.end(), id) == stops.end());
+  };
+  if (std::none_of(fields.allowed_token_ids.begin(), fields.allowed_token_ids.end(), may_come)) {
+    throw invalid_field("allowed_token_ids", request.min_tokens == 0
+                                                 ? "holds no id that has a text"
+                                                 : "holds nothing but stop tokens, which min_tokens forbids");
+  }
+}
+
+}  // namespace
+
+void check_model_name(GenerationFields& fields, const ServedModel& model, const ChatRules& rules) {
+  if (fields.model.empty()) {
+    fields.model = model.names.front();
+  } else if (rules.strict_model_name && !is_served(model, fields.model)) {
+    throw model_not_found(fields.model);
+  }
+}
+
+// A prompt has to leave room for one token of reply, so the longest is one short of the window.
+ApiError prompt_too_long(std::string_view field, size_t prompt_tokens, int64_t max_model_len) {
+  return {400, "invalid_request_error",
+          fmt::format("This model's maximum context length is {0} tokens. However, your request has {1} input tokens "
+                      "and the reply needs at least one (prompt is too long: {1} tokens > {2} maximum).",
+                      max_model_len, prompt_tokens, max_model_len - 1),
+          std::string(field), "context_length_exceeded"};
+}
+
+void set_generation(const GenerationFields& fields, const ServedModel& model, const ChatRules& rules,
+                    const std::vector<int32_t>& turn_ends, std::string_view field, engine::Request& request) {
+  const size_t prompt_tokens = request.prompt_ids.size();
+  const int64_t room = model.max_model_len - static_cast<int64_t>(prompt_tokens);
+  if (room < 1) throw prompt_too_long(field, prompt_tokens, model.max_model_len);
+  request.cache_salt = fields.cache_salt;
+  request.max_tokens = std::clamp<int64_t>(fields.max_tokens.value_or(room), 1, room);
+  request.min_tokens = std::min(fields.min_tokens, request.max_tokens);
+  request.stop_token_ids = fields.stop_token_ids;
+  for (const int32_t id : turn_ends) {
+    auto& stops = request.stop_token_ids;
+    if (!fields.ignore_eos && std::find(stops.begin(), stops.end(), id) == stops.end()) stops.push_back(id);
+  }
+  request.drafter = fields.drafter;
+  request.logprobs = fields.logprobs;
+  request.sampling = fields.sampling;
+  request.sampling.seed = fields.seed              ? *fields.seed
+                          : rules.seed_from_prompt ? seed_of_prompt(request.prompt_ids)
+                                                   : random_seed();
+  check_allowed(fields, model, request);
+  request.rule = make_rule(fields, model);
+}
+
+engine::Request request_of_choice(const GenerationFields& fields, const ServedModel& model,
+                                  const engine::Request& first, int64_t k) {
+  engine::Request request = first;
+  request.sampling.seed += static_cast<uint64_t>(k);
+  request.rule = make_rule(fields, model);
+  return request;
+}
+
+}  // namespace tandem::api

@@ -1,0 +1,38 @@
+// From the common fields of a body to the engine's request: limits, stops, seed, rules.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "api/errors.h"
+#include "api/generation_fields.h"
+#include "api/served_model.h"
+#include "engine/engine.h"
+
+namespace tandem::api {
+
+struct ChatRules {
+  bool strict_model_name = false;  // 404 for a model name that is not served; else any name is accepted and echoed
+  bool seed_from_prompt = false;   // a seed that was not given follows from the prompt; else it is random
+};
+
+// Fills in the first served name where none was given. Throws ApiError 404 for a name that is not served, if strict.
+void check_model_name(GenerationFields& fields, const ServedModel& model, const ChatRules& rules);
+
+// 400 with the phrases and the code of D.9, which clients match to decide that they should shorten the prompt. `field`:
+// where the prompt stands.
+ApiError prompt_too_long(std::string_view field, size_t prompt_tokens, int64_t max_model_len);
+
+// Sets everything but the parts of the prompt and the stop rule. request.prompt_ids must be there; `turn_ends` stop the
+// reply unless ignore_eos. Throws ApiError 400: the prompt leaves no room (naming `field`), or allowed_token_ids holds
+// nothing that min_tokens would let come.
+void set_generation(const GenerationFields& fields, const ServedModel& model, const ChatRules& rules,
+                    const std::vector<int32_t>& turn_ends, std::string_view field, engine::Request& request);
+
+// The engine's request of choice k, k >= 0: choices differ in their seed and in what has a state of its own, the rule
+// of TokenLists. `first` is the request of choice 0.
+engine::Request request_of_choice(const GenerationFields& fields, const ServedModel& model,
+                                  const engine::Request& first, int64_t k);
+
+}  // namespace tandem::api
