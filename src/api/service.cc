@@ -12,6 +12,7 @@
 #include "api/errors.h"
 #include "api/messages_dialect.h"
 #include "api/models.h"
+#include "api/tokenize.h"
 #include "base/log.h"
 
 namespace tandem::api {
@@ -83,6 +84,13 @@ std::vector<Route> Service::routes() {
       {"POST", "/v1/messages/count_tokens", false, [this](HttpRequest request, std::shared_ptr<Responder> responder) {
          count_tokens(std::move(request), std::move(responder));
        }});
+  const std::pair<const char*, Answer> answers[] = {
+      {"/tokenize", tokenize}, {"/detokenize", detokenize}, {"/apply-template", apply_template}};
+  for (const auto& [path, answer] : answers) {
+    for (const auto* prefix : {"", "/v1"}) {
+      routes.push_back({"POST", fmt::format("{}{}", prefix, path), false, answered_by_worker(answer)});
+    }
+  }
   for (const auto* path : {"/metrics", "/v1/metrics"}) routes.push_back({"GET", path, false, metrics_handler, true});
   for (Route& route : routes) {
     if (route.path.starts_with("/v1/messages")) route.refusal = messages_error;
@@ -182,6 +190,29 @@ void Service::generate(const Reading& reading, HttpRequest request, std::shared_
       start_session(reading, std::move(*prepared), responder, arrived, id);
     });
   });
+}
+
+// Needs the tokenizer alone, so neither a place in the queue nor a session.
+Handler Service::answered_by_worker(Answer answer) {
+  return [this, answer](HttpRequest request, std::shared_ptr<Responder> responder) {
+    require_ready();
+    ++counting_;
+    executor_.work(
+        [this, answer, model = model_, request = std::move(request), responder = std::move(responder)]() mutable {
+          Reply reply;
+          try {
+            reply = json_reply(200, answer(request.body, *model, options_.chat));
+          } catch (...) {
+            const ApiError error = to_api_error(std::current_exception());
+            log_refused_request(request.request_id, error);
+            reply = error.reply();
+          }
+          executor_.io([this, reply = std::move(reply), responder = std::move(responder)] {
+            --counting_;
+            responder->reply(reply);
+          });
+        });
+  };
 }
 
 // The engine counts from submit(); the limit counts from the arrival, so what tokenising took is taken off.

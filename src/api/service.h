@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -54,6 +56,9 @@ class Service {
   void start_session(const Reading& reading, PreparedChat prepared, const std::shared_ptr<Responder>& responder,
                      ChatSession::Clock::time_point arrived, const std::string& request_id);
   void count_tokens(HttpRequest request, std::shared_ptr<Responder> responder);
+  // What needs the model but not the engine: a worker makes the body of the reply from that of the request.
+  using Answer = std::string (*)(std::string_view body, const ServedModel& model, const ChatRules& rules);
+  Handler answered_by_worker(Answer answer);
   void set_deadline(engine::Request& request, ChatSession::Clock::time_point arrived) const;
   void require_ready() const;
   void require_place() const;

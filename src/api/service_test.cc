@@ -94,6 +94,21 @@ TEST_F(ServiceTest, Version) {
   EXPECT_EQ(only_reply(*setup.call("GET", "/version"), 200), Json({{"version", TANDEM_VERSION}}));
 }
 
+TEST_F(ServiceTest, TokenizingNeedsNoEngine) {
+  Setup setup;
+  const std::string body = R"({"prompt":"x","add_special_tokens":false})";
+  for (const auto* path : {"/tokenize", "/v1/tokenize"})
+    EXPECT_EQ(only_reply(*setup.call("POST", path, body), 200)["tokens"], model_->ids("x"));
+  EXPECT_EQ(only_reply(*setup.call("POST", "/detokenize", R"({"tokens":[]})"), 200)["prompt"], "");
+  const std::string chat = R"({"messages":[{"role":"user","content":"x"}]})";
+  EXPECT_TRUE(only_reply(*setup.call("POST", "/apply-template", chat), 200)["prompt"].is_string());
+  expect_error(*setup.call("POST", "/tokenize", "{}"), 400, "invalid_request_error", "prompt", nullptr);
+  EXPECT_EQ(setup.engine.count(), 0u);
+  EXPECT_EQ(setup.service.active(), 0u);
+  setup.service.start_draining();
+  expect_error(*setup.call("POST", "/tokenize", body), 503, "server_error", nullptr, nullptr);
+}
+
 TEST_F(ServiceTest, NothingIsServedWhileLoadingDrainingOrBroken) {
   Setup setup;
   setup.engine.state.broken = true;
