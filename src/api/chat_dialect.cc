@@ -1,7 +1,8 @@
 // The order of chunks (spec/frontend.md D.4) and which of them carry usage.
 #include "api/chat_dialect.h"
 
-#include <ctime>
+#include <fmt/core.h>
+
 #include <optional>
 #include <utility>
 
@@ -14,15 +15,21 @@ namespace {
 
 using chat::ReplyPiece;
 
-constexpr int id_bytes = 16;       // 32 hexadecimal digits (D.4)
-constexpr int call_id_bytes = 12;  // 24 (C.8)
+constexpr int call_id_bytes = 12;  // 24 hexadecimal digits (C.8)
 
 class ChatDialect : public ReplyDialect {
  public:
-  explicit ChatDialect(const ChatRequest& request)
-      : head_{"chatcmpl-" + random_hex(id_bytes), std::time(nullptr), request.model},
+  ChatDialect(const ChatRequest& request, std::shared_ptr<ChoiceTotals> totals, int64_t index)
+      : head_{fmt::format("chatcmpl-{}", totals->id),
+              totals->created,
+              request.model,
+              {totals->tokenizer, request.tokens_as_ids},
+              index},
+        totals_(std::move(totals)),
         include_usage_(request.include_usage),
         continuous_usage_(request.continuous_usage_stats) {}
+
+  void report(TokenReport report) override { reports_.push_back(report); }
 
   void begin(Responder& responder, const Usage& usage) override {
     responder.send_event(first_chunk(head_, chunk_usage(usage)));
@@ -32,7 +39,8 @@ class ChatDialect : public ReplyDialect {
     switch (piece.kind) {
       case ReplyPiece::Kind::reasoning:
       case ReplyPiece::Kind::content:
-        return responder.send_event(delta_chunk(head_, piece.kind, piece.text, chunk_usage(usage)));
+        return responder.send_event(delta_chunk(head_, piece.kind, piece.text, chunk_usage(usage),
+                                                std::exchange(reports_, std::vector<TokenReport>())));
       case ReplyPiece::Kind::call:
         return responder.send_event(call_chunk(head_, ++call_index_, new_call_id(), piece.text, chunk_usage(usage)));
       case ReplyPiece::Kind::arguments:
@@ -42,8 +50,9 @@ class ChatDialect : public ReplyDialect {
   }
 
   void end(Responder& responder, const Ending& ending, const Usage& usage, const Metrics& metrics) override {
-    responder.send_event(final_chunk(head_, ending, metrics, chunk_usage(usage)));
-    if (include_usage_) responder.send_event(usage_chunk(head_, usage));
+    responder.send_event(final_chunk(head_, ending, metrics, chunk_usage(usage), reports_));
+    if (!totals_->add(usage, head_.index)) return;  // other choices go on
+    if (include_usage_) responder.send_event(usage_chunk(head_, totals_->usage));
     responder.send_event("[DONE]");
     responder.close_stream();
   }
@@ -56,6 +65,7 @@ class ChatDialect : public ReplyDialect {
 
   std::string whole(const std::vector<ReplyPiece>& pieces, const Ending& ending, const Usage& usage,
                     const Metrics& metrics) override {
+    totals_->add(usage, head_.index);
     WholeReply reply = whole_reply(pieces);
     if (ending.reasoning_closed_by_eos) reply.reasoning.clear();
     for (chat::ToolCall& call : reply.calls) call.id = new_call_id();
@@ -65,7 +75,7 @@ class ChatDialect : public ReplyDialect {
     const bool no_content = reply.content.empty() && (ending.ended_in_reasoning || !reply.calls.empty());
     const auto content = null_if(no_content, reply.content);
     return full_reply(head_, {content, null_if(reply.reasoning.empty(), reply.reasoning), std::move(reply.calls)},
-                      ending, usage, metrics);
+                      ending, totals_->usage, metrics, reports_);
   }
 
   Reply refusal(const ApiError& error) const override { return error.reply(); }
@@ -79,14 +89,17 @@ class ChatDialect : public ReplyDialect {
   }
 
   ReplyHead head_;
+  std::shared_ptr<ChoiceTotals> totals_;
+  std::vector<TokenReport> reports_;  // of tokens since the last chunk
   bool include_usage_, continuous_usage_;
   int64_t call_index_ = -1;
 };
 
 }  // namespace
 
-std::shared_ptr<ReplyDialect> make_chat_dialect(const ChatRequest& request) {
-  return std::make_shared<ChatDialect>(request);
+std::shared_ptr<ReplyDialect> make_chat_dialect(const ChatRequest& request, std::shared_ptr<ChoiceTotals> totals,
+                                                int64_t index) {
+  return std::make_shared<ChatDialect>(request, std::move(totals), index);
 }
 
 }  // namespace tandem::api

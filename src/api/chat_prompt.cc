@@ -128,13 +128,39 @@ PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& co
   return prepared;
 }
 
+namespace {
+
+std::string joined_text(const chat::Message& message) {
+  std::string text;
+  for (const chat::Part& part : message.content) text += part.text;
+  return text;
+}
+
+}  // namespace
+
 PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, const ChatRules& rules) {
   const JsonBody body = JsonBody::parse(body_text);
   ChatRequest request = parse_chat_request(body, model);
   check_model_name(request, model, rules);
   const chat::Conversation conversation = read_conversation(body, body_text, request.model, model);
   PreparedChat prepared = prepare_reply(std::move(request), conversation, model, rules);
-  prepared.dialect = make_chat_dialect(prepared.request);
+  if (prepared.request.echo && conversation.messages.back().role == chat::Role::assistant) {
+    prepared.echo = joined_text(conversation.messages.back());
+  }
+  const int64_t choices = prepared.request.choices;
+  const auto totals = std::make_shared<ChoiceTotals>(*model.tokenizer, choices, choices);
+  prepared.dialect = make_chat_dialect(prepared.request, totals, 0);
+  for (int64_t k = 1; k < choices; ++k) {
+    PreparedChat& other = prepared.others.emplace_back();
+    other.request = prepared.request;
+    other.reasoning_open = prepared.reasoning_open;
+    other.tools = prepared.tools;
+    other.echo = prepared.echo;
+    other.engine_request = request_of_choice(prepared.request, model, prepared.engine_request, k);
+    other.engine_request.ends_after =
+        stop_rule(*model.tokenizer, prepared.reasoning_open, prepared.request, prepared.tools);
+    other.dialect = make_chat_dialect(prepared.request, totals, k);
+  }
   return prepared;
 }
 

@@ -24,6 +24,9 @@ struct PreparedChat {
   bool reasoning_open = false;  // the prompt ends inside <think>
   Tools tools;                  // null: the reply's calls are not parsed
   std::shared_ptr<ReplyDialect> dialect;
+  bool is_raw = false;               // a completion: its text is not parsed
+  std::string echo;                  // what the reply begins with
+  std::vector<PreparedChat> others;  // the other choices of the same reply, whose dialects share one ChoiceTotals
 };
 
 // Ids that end a turn of the chat format (spec/frontend.md C.8): the model's own stop ids, <|assistant|> (a second

@@ -18,7 +18,9 @@ Json or_null(const std::optional<T>& value) {
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-Json usage_json(const Usage& usage) {
+}  // namespace
+
+Json openai_usage_json(const Usage& usage) {
   Json json;
   json["prompt_tokens"] = usage.prompt_tokens;
   json["completion_tokens"] = usage.completion_tokens;
@@ -32,6 +34,8 @@ Json usage_json(const Usage& usage) {
   }
   return json;
 }
+
+namespace {
 
 // Three decimals: milliseconds measured by a clock of microseconds.
 Json rounded(const std::optional<double>& value) {
@@ -65,6 +69,8 @@ Json drafts_json(const engine::DraftStats& drafts) {
   return json;
 }
 
+}  // namespace
+
 Json metrics_json(const Metrics& metrics) {
   Json json;
   json["time_to_first_token_ms"] = rounded(metrics.time_to_first_token_ms);
@@ -83,6 +89,8 @@ Json stop_reason_json(const StopReason& reason) {
   return nullptr;
 }
 
+namespace {
+
 Json chunk_json(const ReplyHead& head, Json choices, ChunkUsage usage) {
   Json json;
   json["id"] = head.id;
@@ -91,7 +99,7 @@ Json chunk_json(const ReplyHead& head, Json choices, ChunkUsage usage) {
   json["model"] = head.model;
   json["choices"] = std::move(choices);
   if (usage.usage) {
-    json["usage"] = usage_json(*usage.usage);
+    json["usage"] = openai_usage_json(*usage.usage);
   } else if (usage.usage_null) {
     json["usage"] = nullptr;
   }
@@ -99,12 +107,12 @@ Json chunk_json(const ReplyHead& head, Json choices, ChunkUsage usage) {
   return json;
 }
 
-Json choice_json(Json delta, const Json& finish_reason) {
+Json choice_json(const ReplyHead& head, Json delta, std::span<const TokenReport> reports = {}) {
   Json choice;
-  choice["index"] = 0;
+  choice["index"] = head.index;
   choice["delta"] = std::move(delta);
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = finish_reason;
+  choice["logprobs"] = chat_logprobs(head.reports, reports);
+  choice["finish_reason"] = nullptr;
   return choice;
 }
 
@@ -120,10 +128,11 @@ std::string first_chunk(const ReplyHead& head, ChunkUsage usage) {
   Json delta;
   delta["role"] = "assistant";
   delta["content"] = "";
-  return text_of(chunk_json(head, Json::array({choice_json(std::move(delta), nullptr)}), usage));
+  return text_of(chunk_json(head, Json::array({choice_json(head, std::move(delta))}), usage));
 }
 
-std::string delta_chunk(const ReplyHead& head, chat::ReplyPiece::Kind kind, std::string_view text, ChunkUsage usage) {
+std::string delta_chunk(const ReplyHead& head, chat::ReplyPiece::Kind kind, std::string_view text, ChunkUsage usage,
+                        std::span<const TokenReport> reports) {
   Json delta;
   if (kind == chat::ReplyPiece::Kind::reasoning) {
     // Servers differ in the name of this field and clients read one of the two (D.4).
@@ -132,7 +141,7 @@ std::string delta_chunk(const ReplyHead& head, chat::ReplyPiece::Kind kind, std:
   } else {
     delta["content"] = text;
   }
-  return text_of(chunk_json(head, Json::array({choice_json(std::move(delta), nullptr)}), usage));
+  return text_of(chunk_json(head, Json::array({choice_json(head, std::move(delta), reports)}), usage));
 }
 
 namespace {
@@ -140,7 +149,7 @@ namespace {
 std::string call_delta(const ReplyHead& head, Json call, ChunkUsage usage) {
   Json delta;
   delta["tool_calls"] = Json::array({std::move(call)});
-  return text_of(chunk_json(head, Json::array({choice_json(std::move(delta), nullptr)}), usage));
+  return text_of(chunk_json(head, Json::array({choice_json(head, std::move(delta))}), usage));
 }
 
 Json function_json(std::string_view name, std::string_view arguments) {
@@ -169,8 +178,9 @@ std::string arguments_chunk(const ReplyHead& head, int64_t index, std::string_vi
   return call_delta(head, std::move(call), usage);
 }
 
-std::string final_chunk(const ReplyHead& head, const Ending& ending, const Metrics& metrics, ChunkUsage usage) {
-  Json choice = choice_json(Json::object(), nullptr);
+std::string final_chunk(const ReplyHead& head, const Ending& ending, const Metrics& metrics, ChunkUsage usage,
+                        std::span<const TokenReport> reports) {
+  Json choice = choice_json(head, Json::object(), reports);
   add_ending(choice, ending);
   Json json = chunk_json(head, Json::array({std::move(choice)}), usage);
   json["metrics"] = metrics_json(metrics);
@@ -182,7 +192,7 @@ std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
 }
 
 std::string full_reply(const ReplyHead& head, const ReplyMessage& reply, const Ending& ending, const Usage& usage,
-                       const Metrics& metrics) {
+                       const Metrics& metrics, std::span<const TokenReport> reports) {
   Json message;
   message["role"] = "assistant";
   message["content"] = or_null(reply.content);
@@ -201,9 +211,9 @@ std::string full_reply(const ReplyHead& head, const ReplyMessage& reply, const E
   message["reasoning_content"] = or_null(reply.reasoning);
 
   Json choice;
-  choice["index"] = 0;
+  choice["index"] = head.index;
   choice["message"] = std::move(message);
-  choice["logprobs"] = nullptr;
+  choice["logprobs"] = chat_logprobs(head.reports, reports);
   add_ending(choice, ending);
 
   Json json;
@@ -212,7 +222,7 @@ std::string full_reply(const ReplyHead& head, const ReplyMessage& reply, const E
   json["created"] = head.created;
   json["model"] = head.model;
   json["choices"] = Json::array({std::move(choice)});
-  json["usage"] = usage_json(usage);
+  json["usage"] = openai_usage_json(usage);
   json["system_fingerprint"] = nullptr;
   json["service_tier"] = nullptr;
   json["prompt_logprobs"] = nullptr;

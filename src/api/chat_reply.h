@@ -3,23 +3,28 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "api/token_reports.h"
 #include "chat/messages.h"
 #include "chat/reply_piece.h"
 #include "engine/engine.h"
 
 namespace tandem::api {
 
-// What all chunks of one reply share.
+// What all chunks of one choice share.
 struct ReplyHead {
-  std::string id;       // "chatcmpl-" and 32 hexadecimal digits
+  std::string id;       // "chatcmpl-" and 32 hexadecimal digits; the same in all choices, as created and model
   int64_t created = 0;  // Unix time, seconds
   std::string model;
+  ReportFormat reports;
+  int64_t index = 0;  // of the choice
 };
 
 struct Usage {
@@ -59,12 +64,15 @@ struct ChunkUsage {
 
 std::string first_chunk(const ReplyHead& head, ChunkUsage usage);
 // kind: reasoning or content.
-std::string delta_chunk(const ReplyHead& head, chat::ReplyPiece::Kind kind, std::string_view text, ChunkUsage usage);
+// `reports`: of the tokens since the chunk before.
+std::string delta_chunk(const ReplyHead& head, chat::ReplyPiece::Kind kind, std::string_view text, ChunkUsage usage,
+                        std::span<const TokenReport> reports = {});
 // The beginning of tool call number `index`, and a piece of its arguments.
 std::string call_chunk(const ReplyHead& head, int64_t index, std::string_view id, std::string_view name,
                        ChunkUsage usage);
 std::string arguments_chunk(const ReplyHead& head, int64_t index, std::string_view text, ChunkUsage usage);
-std::string final_chunk(const ReplyHead& head, const Ending& ending, const Metrics& metrics, ChunkUsage usage);
+std::string final_chunk(const ReplyHead& head, const Ending& ending, const Metrics& metrics, ChunkUsage usage,
+                        std::span<const TokenReport> reports = {});
 std::string usage_chunk(const ReplyHead& head, const Usage& usage);
 
 struct ReplyMessage {
@@ -74,6 +82,11 @@ struct ReplyMessage {
 
 // The non-streaming reply.
 std::string full_reply(const ReplyHead& head, const ReplyMessage& message, const Ending& ending, const Usage& usage,
-                       const Metrics& metrics);
+                       const Metrics& metrics, std::span<const TokenReport> reports = {});
+
+// The parts that other dialects of OpenAI have in the same form.
+nlohmann::ordered_json openai_usage_json(const Usage& usage);
+nlohmann::ordered_json metrics_json(const Metrics& metrics);
+nlohmann::ordered_json stop_reason_json(const StopReason& reason);
 
 }  // namespace tandem::api

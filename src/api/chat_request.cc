@@ -61,13 +61,6 @@ void refuse_unsupported_chat_fields(const JsonBody& body) {
   }
 }
 
-// What a chat's session cannot do yet.
-void refuse_unsupported_reports(const ChatRequest& request) {
-  if (request.choices > 1) throw not_supported("n", "more than one choice");
-  if (request.logprobs >= 0) throw not_supported("logprobs", "the value true");
-  if (request.echo) throw not_supported("echo", "the value true");
-}
-
 void read_tool_choice(const JsonBody& body, ChatRequest& request) {
   request.parallel_tool_calls = body.boolean("parallel_tool_calls").value_or(true);
   for (const auto name : {"tool_choice", "function_call"}) {
@@ -123,7 +116,6 @@ ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
   refuse_unsupported(body);
   refuse_unsupported_chat_fields(body);
   check_formats(body);
-  refuse_unsupported_reports(request);
   log_unknown_fields(body, chat_fields);
   return request;
 }

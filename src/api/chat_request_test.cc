@@ -207,7 +207,21 @@ TEST(ChatRequest, PenaltiesBiasesAndLists) {
   expect_refused(R"("presence_penalty":"1")", "presence_penalty");
 }
 
-TEST(ChatRequest, ChunksAndPriority) {
+TEST(ChatRequest, LogProbabilities) {
+  EXPECT_EQ(parse("").logprobs, -1);
+  EXPECT_EQ(parse(R"("logprobs":true)").logprobs, 0);
+  EXPECT_EQ(parse(R"("logprobs":true,"top_logprobs":20)").logprobs, 20);
+  EXPECT_EQ(parse(R"("logprobs":false,"top_logprobs":0)").logprobs, -1);
+  EXPECT_TRUE(parse(R"("return_tokens_as_token_ids":true)").tokens_as_ids);
+  expect_refused(R"("top_logprobs":3)", "top_logprobs");
+  expect_refused(R"("logprobs":false,"top_logprobs":3)", "top_logprobs");
+  expect_refused(R"("logprobs":true,"top_logprobs":21)", "top_logprobs");
+  expect_refused(R"("logprobs":true,"top_logprobs":-1)", "top_logprobs");
+}
+
+TEST(ChatRequest, ChoicesChunksAndPriority) {
+  EXPECT_EQ(parse("").choices, 1);
+  EXPECT_EQ(parse(R"("n":128)").choices, 128);
   expect_refused(R"("n":129)", "n");
   EXPECT_EQ(parse("").stream_interval, 1);
   EXPECT_EQ(parse(R"("stream_interval":5)").stream_interval, 5);
@@ -215,6 +229,7 @@ TEST(ChatRequest, ChunksAndPriority) {
   for (const auto* value : {"-3", "0", R"("background")", R"("batch")"}) parse(fmt::format(R"("priority":{})", value));
   for (const auto* value : {"1.5", "true", R"("high")", "[]"})
     expect_refused(fmt::format(R"("priority":{})", value), "priority");
+  EXPECT_TRUE(parse(R"("echo":true)").echo);
   expect_refused(R"("echo":1)", "echo");
 }
 
@@ -234,10 +249,7 @@ TEST(ChatRequest, WhatIsKeptOrRepeatedIsBounded) {
 
 TEST(ChatRequest, RefusesWhatWouldChangeTheReply) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"n", "2"},
       {"best_of", "2"},
-      {"logprobs", "true"},
-      {"echo", "true"},
       {"tool_choice", R"("required")"},
       {"tool_choice", R"("any")"},
       {"tool_choice", R"({"type":"function","function":{"name":"f"}})"},

@@ -20,15 +20,21 @@ ChatSession::ChatSession(const ServedModel& model, Executor& executor, PreparedC
       engine_request_(std::move(prepared.engine_request)),
       trace_(std::move(trace)),
       dialect_(std::move(prepared.dialect)),
-      text_(*model.tokenizer, prepared.reasoning_open, request_, std::move(prepared.tools)),
-      seed_(engine_request_.sampling.seed) {}
+      text_(prepared.is_raw
+                ? ReplyText::raw(*model.tokenizer, request_)
+                : ReplyText(*model.tokenizer, prepared.reasoning_open, request_, std::move(prepared.tools))),
+      seed_(engine_request_.sampling.seed) {
+  if (!prepared.echo.empty()) pieces_.push_back({ReplyPiece::Kind::content, std::move(prepared.echo)});
+}
 
 void ChatSession::start() {
   engine_request_.id = trace_.id();
   trace_.submitted(Clock::now(), static_cast<int64_t>(engine_request_.prompt_ids.size()), engine_request_.max_tokens);
   // The sink runs on the engine's thread: it takes the time and hands the event over.
   auto sink = [self = shared_from_this()](const engine::Event& event) {
-    self->executor_.io([self, event, time = Clock::now()] { self->on_event(event, time); });
+    auto logprobs = event.logprobs ? std::make_shared<const engine::TokenLogprobs>(*event.logprobs) : nullptr;
+    self->executor_.io(
+        [self, event, time = Clock::now(), logprobs = std::move(logprobs)] { self->on_event(event, time, logprobs); });
   };
   number_ = model_.engine->submit(std::move(engine_request_), std::move(sink));
   if (request_.stream) responder_->open_stream();
@@ -38,14 +44,15 @@ void ChatSession::start() {
   });
 }
 
-void ChatSession::on_event(const engine::Event& event, Clock::time_point time) {
+void ChatSession::on_event(const engine::Event& event, Clock::time_point time,
+                           std::shared_ptr<const engine::TokenLogprobs> logprobs) {
   if (done_) return;
   switch (event.kind) {
     case engine::Event::Kind::admitted:
       trace_.admitted(time, event.cached_tokens, event.miss);
       if (request_.stream) dialect_->begin(*responder_, usage());
       return;
-    case engine::Event::Kind::token: pending_.push_back({event.token, time}); return pump();
+    case engine::Event::Kind::token: pending_.push_back({event.token, time, std::move(logprobs)}); return pump();
     case engine::Event::Kind::finished: return on_finished(event, time);
   }
 }
@@ -66,7 +73,7 @@ void ChatSession::on_finished(const engine::Event& event, Clock::time_point time
   if (event.stop_token >= 0) {
     // The text of a stop token that the request chose is kept unless the token is special (D.2).
     const bool keep = ends_by_own_stop_id(event.stop_token) && !model_.tokenizer->is_special(event.stop_token);
-    pending_.push_back({keep ? event.stop_token : -1, time});
+    pending_.push_back({keep ? event.stop_token : -1, time, nullptr});
   }
   pump();
 }
@@ -89,6 +96,7 @@ void ChatSession::pump() {
     const TimedToken token = pending_.front();
     pending_.pop_front();
     trace_.token(token.time);
+    if (token.logprobs) dialect_->report({token.id, *token.logprobs});
     // The engine ends there by itself, unless its rule fell silent. Its last event has the figures of the drafts.
     if (token.id >= 0 && text_.push(token.id, pieces_)) model_.engine->cancel(number_);
   }
@@ -97,7 +105,12 @@ void ChatSession::pump() {
     ending_ = ending();
     return complete();
   }
-  if (request_.stream) send_pieces();
+  if (request_.stream && is_chunk_due()) send_pieces();
+}
+
+// The first text goes out at once, the last when the reply ends.
+bool ChatSession::is_chunk_due() const {
+  return tokens_sent_ == 0 || text_.tokens() - tokens_sent_ >= request_.stream_interval;
 }
 
 // Of a reply whose tokens have all been read.
@@ -122,6 +135,7 @@ Ending ChatSession::ending() {
 
 void ChatSession::send_pieces() {
   for (const ReplyPiece& piece : pieces_) dialect_->piece(*responder_, piece, usage());
+  if (!pieces_.empty()) tokens_sent_ = text_.tokens();
   pieces_.clear();
 }
 

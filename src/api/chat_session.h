@@ -41,14 +41,17 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   struct TimedToken {
     int32_t id;  // -1: a stop token that is not shown
     Clock::time_point time;
+    std::shared_ptr<const engine::TokenLogprobs> logprobs;  // null: not asked for
   };
 
-  void on_event(const engine::Event& event, Clock::time_point time);
+  void on_event(const engine::Event& event, Clock::time_point time,
+                std::shared_ptr<const engine::TokenLogprobs> logprobs);
   void on_finished(const engine::Event& event, Clock::time_point time);
   void pump();
   void complete();
   Outcome outcome() const;
   void end(Outcome outcome);
+  bool is_chunk_due() const;
   void send_pieces();
   Ending ending();
   Usage usage() const;
@@ -69,6 +72,7 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   uint64_t number_ = 0;                   // of the engine's request
   std::deque<TimedToken> pending_;        // sampled, not yet turned into text
   std::vector<chat::ReplyPiece> pieces_;  // text not yet sent; a non-streaming reply collects all of it here
+  int64_t tokens_sent_ = 0;               // of the reply, up to the last chunk with text
   std::optional<engine::Event> finished_;
   Ending ending_;
   bool done_ = false;

@@ -65,11 +65,12 @@ class FakeEngine : public engine::Engine {
     send(i, admitted);
   }
   // Ends the request when its rule says so, unless keeps_going.
-  void token(int32_t id, size_t i = 0) {
+  void token(int32_t id, size_t i = 0, const engine::TokenLogprobs* logprobs = nullptr) {
     const auto ends_after = request(i).ends_after;
     const bool ends = !keeps_going && ends_after && ends_after(id);
     engine::Event token = event(engine::Event::Kind::token);
     token.token = id;
+    token.logprobs = logprobs;
     send(i, token);
     if (!ends) return;
     finish(engine::FinishReason::stop, -1, {}, i);

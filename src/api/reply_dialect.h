@@ -8,6 +8,7 @@
 #include "api/chat_reply.h"
 #include "api/endpoint.h"
 #include "api/errors.h"
+#include "api/token_reports.h"
 #include "chat/reply_piece.h"
 
 namespace tandem::api {
@@ -16,6 +17,9 @@ namespace tandem::api {
 class ReplyDialect {
  public:
   virtual ~ReplyDialect() = default;
+
+  // The log-probabilities of a token, if they were asked for: before the piece that its text is in, streamed or not.
+  virtual void report(TokenReport /*report*/) {}
 
   // A stream: begin() once the prompt is admitted, piece() for each piece, then end() or fail(), which close it. The
   // usage is that of the moment.

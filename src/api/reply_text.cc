@@ -9,7 +9,8 @@ namespace tandem::api {
 using chat::ReplyPiece;
 
 ReplyText::ReplyText(const text::Tokenizer& tokenizer, bool reasoning_open, const ChatRequest& request, Tools tools)
-    : parser_(tokenizer, reasoning_open, std::move(tools)),
+    : tokenizer_(&tokenizer),
+      parser_(tokenizer, reasoning_open, std::move(tools)),
       stop_strings_(request.stop, request.include_stop_str_in_output),
       has_stop_strings_(!request.stop.empty()),
       include_reasoning_(request.include_reasoning),
@@ -17,9 +18,25 @@ ReplyText::ReplyText(const text::Tokenizer& tokenizer, bool reasoning_open, cons
       min_tokens_(request.min_tokens),
       stop_texts_(request.stop) {}
 
+ReplyText ReplyText::raw(const text::Tokenizer& tokenizer, const ChatRequest& request) {
+  ReplyText text(tokenizer, false, request, nullptr);
+  text.raw_.emplace();
+  return text;
+}
+
+std::vector<ReplyPiece> ReplyText::raw_piece(std::string text) const {
+  if (text.empty()) return {};
+  return {{ReplyPiece::Kind::content, std::move(text)}};
+}
+
 bool ReplyText::push(int32_t id, std::vector<ReplyPiece>& out) {
   ++tokens_;
-  std::vector<ReplyPiece> pieces = parser_.push(id);
+  std::vector<ReplyPiece> pieces;
+  if (!raw_) {
+    pieces = parser_.push(id);
+  } else if (!tokenizer_->is_special(id)) {
+    pieces = raw_piece(raw_->push(tokenizer_->token_bytes(id)));
+  }
   // Nothing is held back yet while stop strings are not looked for, so going around the matcher keeps the order.
   if (has_stop_strings_ && tokens_ > min_tokens_) pieces = stop_strings_.push(std::move(pieces));
   append(std::move(pieces), out);
@@ -27,7 +44,7 @@ bool ReplyText::push(int32_t id, std::vector<ReplyPiece>& out) {
 }
 
 void ReplyText::finish(bool stopped, std::vector<ReplyPiece>& out) {
-  std::vector<ReplyPiece> pieces = parser_.finish(stopped);
+  std::vector<ReplyPiece> pieces = raw_ ? raw_piece(raw_->finish()) : parser_.finish(stopped);
   ended_in_reasoning_ = parser_.in_reasoning();
   if (has_stop_strings_) {
     pieces = stop_strings_.push(std::move(pieces));
@@ -77,16 +94,15 @@ WholeReply whole_reply(const std::vector<ReplyPiece>& pieces) {
   return reply;
 }
 
-std::function<bool(int32_t)> stop_rule(const text::Tokenizer& tokenizer, bool reasoning_open,
-                                       const ChatRequest& request, const Tools& tools) {
-  const bool one_call = tools != nullptr && !request.parallel_tool_calls;
-  if (request.stop.empty() && !one_call) return nullptr;
+namespace {
+
+std::function<bool(int32_t)> rule_of(ReplyText text) {
   struct Rule {
     ReplyText text;
     std::vector<ReplyPiece> pieces;  // not shown to anybody
     bool is_silent = false;
   };
-  auto rule = std::make_shared<Rule>(Rule{ReplyText(tokenizer, reasoning_open, request, tools), {}});
+  auto rule = std::make_shared<Rule>(Rule{std::move(text), {}});
   return [rule](int32_t id) {
     if (rule->is_silent) return false;
     try {
@@ -97,6 +113,19 @@ std::function<bool(int32_t)> stop_rule(const text::Tokenizer& tokenizer, bool re
       return false;
     }
   };
+}
+
+}  // namespace
+
+std::function<bool(int32_t)> stop_rule(const text::Tokenizer& tokenizer, bool reasoning_open,
+                                       const ChatRequest& request, const Tools& tools) {
+  const bool one_call = tools != nullptr && !request.parallel_tool_calls;
+  if (request.stop.empty() && !one_call) return nullptr;
+  return rule_of(ReplyText(tokenizer, reasoning_open, request, tools));
+}
+
+std::function<bool(int32_t)> raw_stop_rule(const text::Tokenizer& tokenizer, const ChatRequest& request) {
+  return request.stop.empty() ? nullptr : rule_of(ReplyText::raw(tokenizer, request));
 }
 
 }  // namespace tandem::api

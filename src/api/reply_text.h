@@ -24,6 +24,8 @@ class ReplyText {
  public:
   // `tokenizer` must outlive this. `tools`: the offered tools; null: calls are not looked for.
   ReplyText(const text::Tokenizer& tokenizer, bool reasoning_open, const ChatRequest& request, Tools tools);
+  // Of a completion: all text is content, no markup is read, special tokens are left out (D.5).
+  static ReplyText raw(const text::Tokenizer& tokenizer, const ChatRequest& request);
 
   // Appends what a sampled token (not a stop token) adds to the reply; neighbours of one kind are joined, so that
   // several tokens can share a chunk. Returns true when the reply ends here: a stop string has matched, or it has the
@@ -43,7 +45,10 @@ class ReplyText {
  private:
   void append(std::vector<chat::ReplyPiece> pieces, std::vector<chat::ReplyPiece>& out);
   bool note_match();
+  std::vector<chat::ReplyPiece> raw_piece(std::string text) const;
 
+  const text::Tokenizer* tokenizer_;
+  std::optional<text::Utf8Stream> raw_;  // set: the parser is not used
   chat::StreamParser parser_;
   chat::StopStrings stop_strings_;
   bool has_stop_strings_ = false;
@@ -70,5 +75,7 @@ WholeReply whole_reply(const std::vector<chat::ReplyPiece>& pieces);
 // ends it. `tokenizer` must outlive it.
 std::function<bool(int32_t)> stop_rule(const text::Tokenizer& tokenizer, bool reasoning_open,
                                        const ChatRequest& request, const Tools& tools);
+// The same for ReplyText::raw().
+std::function<bool(int32_t)> raw_stop_rule(const text::Tokenizer& tokenizer, const ChatRequest& request);
 
 }  // namespace tandem::api

@@ -9,6 +9,8 @@
 #include <optional>
 #include <utility>
 
+#include "api/choice_group.h"
+#include "api/completions.h"
 #include "api/errors.h"
 #include "api/messages_dialect.h"
 #include "api/models.h"
@@ -49,6 +51,12 @@ const Service::Reading Service::chat_reading{
     },
     [](const ApiError& error, const std::string& /*request_id*/) { return error.reply(); }};
 
+const Service::Reading Service::completions_reading{
+    [](const HttpRequest& request, const ServedModel& model, const ChatRules& rules) {
+      return prepare_completion(request.body, model, rules);
+    },
+    [](const ApiError& error, const std::string& /*request_id*/) { return error.reply(); }};
+
 const Service::Reading Service::messages_reading{
     [](const HttpRequest& request, const ServedModel& model, const ChatRules& rules) {
       return prepare_messages(request.body, model, rules, request.request_id);
@@ -79,6 +87,7 @@ std::vector<Route> Service::routes() {
   routes.push_back(
       {"GET", "/v1/models/*", false, at_once([this](const HttpRequest& request) { return one_model(request.path); })});
   routes.push_back({"POST", "/v1/chat/completions", false, generates(chat_reading)});
+  routes.push_back({"POST", "/v1/completions", false, generates(completions_reading)});
   routes.push_back({"POST", "/v1/messages", false, generates(messages_reading)});
   routes.push_back(
       {"POST", "/v1/messages/count_tokens", false, [this](HttpRequest request, std::shared_ptr<Responder> responder) {
@@ -152,11 +161,11 @@ Reply Service::one_model(const std::string& path) const {
 }
 
 // Refuses before the work of tokenising; the engine itself has the last word (engine::QueueFull).
-void Service::require_place() const {
+void Service::require_place(int64_t choices) const {
   const auto in_engine =
       std::count_if(sessions_.begin(), sessions_.end(),
                     [](const std::shared_ptr<ChatSession>& session) { return session->in_engine(); });
-  if (preparing_ + in_engine - model_->max_running >= options_.max_queued_requests) throw queue_full();
+  if (preparing_ + in_engine + choices - model_->max_running > options_.max_queued_requests) throw queue_full();
 }
 
 Handler Service::generates(const Reading& reading) {
@@ -187,7 +196,7 @@ void Service::generate(const Reading& reading, HttpRequest request, std::shared_
                   id = std::move(request.request_id)] {
       --preparing_;
       if (error) return refuse(reading, *responder, id, *error);
-      start_session(reading, std::move(*prepared), responder, arrived, id);
+      start_sessions(reading, std::move(*prepared), responder, arrived, id);
     });
   });
 }
@@ -223,25 +232,42 @@ void Service::set_deadline(engine::Request& request, ChatSession::Clock::time_po
   request.deadline_s = options_.request_timeout_s - passed;
 }
 
-void Service::start_session(const Reading& reading, PreparedChat prepared, const std::shared_ptr<Responder>& responder,
-                            ChatSession::Clock::time_point arrived, const std::string& request_id) {
+// All choices of a reply or none of them.
+void Service::start_sessions(const Reading& reading, PreparedChat prepared, const std::shared_ptr<Responder>& responder,
+                             ChatSession::Clock::time_point arrived, const std::string& request_id) {
   if (responder->gone()) return;
+  std::vector<PreparedChat> others = std::move(prepared.others);
+  std::vector<std::shared_ptr<ChatSession>> started;
   try {
     require_ready();  // draining may have begun meanwhile
-    set_deadline(prepared.engine_request, arrived);
-    RequestTrace trace(metrics_, request_id, prepared.request.stream, arrived);
-    // The session's end removes it from the set; the pointer is known only after the construction.
-    auto key = std::make_shared<std::weak_ptr<ChatSession>>();
-    auto session = std::make_shared<ChatSession>(*model_, executor_, std::move(prepared), responder, std::move(trace),
-                                                 [this, key] {
-                                                   if (const auto ended = key->lock()) sessions_.erase(ended);
-                                                 });
-    *key = session;
-    session->start();
-    sessions_.insert(session);
+    if (!others.empty()) require_place(1 + std::ssize(others));
+    const auto responders = split_responder(responder, 1 + others.size());
+    started.push_back(start_session(std::move(prepared), responders[0], arrived, request_id));
+    for (size_t i = 0; i < others.size(); ++i) {
+      started.push_back(start_session(std::move(others[i]), responders[i + 1], arrived, request_id));
+    }
   } catch (...) {
-    refuse(reading, *responder, request_id, to_api_error(std::current_exception()));
+    const ApiError error = to_api_error(std::current_exception());
+    if (started.empty()) return refuse(reading, *responder, request_id, error);
+    started.front()->abort(error, Outcome::error);  // which ends those beside it
   }
+}
+
+std::shared_ptr<ChatSession> Service::start_session(PreparedChat prepared, const std::shared_ptr<Responder>& responder,
+                                                    ChatSession::Clock::time_point arrived,
+                                                    const std::string& request_id) {
+  set_deadline(prepared.engine_request, arrived);
+  RequestTrace trace(metrics_, request_id, prepared.request.stream, arrived);
+  // The session's end removes it from the set; the pointer is known only after the construction.
+  auto key = std::make_shared<std::weak_ptr<ChatSession>>();
+  auto session =
+      std::make_shared<ChatSession>(*model_, executor_, std::move(prepared), responder, std::move(trace), [this, key] {
+        if (const auto ended = key->lock()) sessions_.erase(ended);
+      });
+  *key = session;
+  session->start();
+  sessions_.insert(session);
+  return session;
 }
 
 // Needs the tokenizer alone, so neither a place in the queue nor a session.

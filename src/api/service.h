@@ -49,19 +49,21 @@ class Service {
     PreparedChat (*prepare)(const HttpRequest& request, const ServedModel& model, const ChatRules& rules);
     Reply (*refusal)(const ApiError& error, const std::string& request_id);
   };
-  static const Reading chat_reading, messages_reading;
+  static const Reading chat_reading, completions_reading, messages_reading;
 
   Handler generates(const Reading& reading);
   void generate(const Reading& reading, HttpRequest request, std::shared_ptr<Responder> responder);
-  void start_session(const Reading& reading, PreparedChat prepared, const std::shared_ptr<Responder>& responder,
-                     ChatSession::Clock::time_point arrived, const std::string& request_id);
+  void start_sessions(const Reading& reading, PreparedChat prepared, const std::shared_ptr<Responder>& responder,
+                      ChatSession::Clock::time_point arrived, const std::string& request_id);
+  std::shared_ptr<ChatSession> start_session(PreparedChat prepared, const std::shared_ptr<Responder>& responder,
+                                             ChatSession::Clock::time_point arrived, const std::string& request_id);
   void count_tokens(HttpRequest request, std::shared_ptr<Responder> responder);
   // What needs the model but not the engine: a worker makes the body of the reply from that of the request.
   using Answer = std::string (*)(std::string_view body, const ServedModel& model, const ChatRules& rules);
   Handler answered_by_worker(Answer answer);
   void set_deadline(engine::Request& request, ChatSession::Clock::time_point arrived) const;
   void require_ready() const;
-  void require_place() const;
+  void require_place(int64_t choices = 1) const;
   Reply health() const;
   Reply metrics() const;
   Reply list_models() const;

@@ -213,7 +213,7 @@ TEST_F(ServiceTest, BadBodies) {
   expect_error(*post(R"({"messages":[{"role":"king","content":"x"}]})"), 400, "invalid_request_error",
                "messages[0].role", nullptr);
   expect_error(*setup.chat(R"("temperature":"hot")"), 400, "invalid_request_error", "temperature", nullptr);
-  expect_error(*setup.chat(R"("n":2)"), 400, "invalid_request_error", "n", "unsupported_parameter");
+  expect_error(*setup.chat(R"("best_of":2)"), 400, "invalid_request_error", "best_of", "unsupported_parameter");
   EXPECT_EQ(setup.engine.count(), 0u);
   EXPECT_EQ(setup.service.active(), 0u);
 }
