@@ -128,8 +128,8 @@ class ChatTest(unittest.TestCase):
         self.expect_error(400, "messages[0].role", None, {"messages": [{"role": "king", "content": "x"}]})
         self.expect_error(400, "temperature", None, user("x", temperature="hot"))
         self.expect_error(400, "max_tokens", None, user("x", max_tokens=True))
-        self.expect_error(400, "n", "unsupported_parameter", user("x", n=2))
-        self.expect_error(400, "logprobs", "unsupported_parameter", user("x", logprobs=True))
+        self.expect_error(400, "best_of", "unsupported_parameter", user("x", best_of=2))
+        self.expect_error(400, "top_logprobs", None, user("x", top_logprobs=2))
         self.assertEqual(self.server.post(user("x", unknown={"a": 1}, max_tokens=1))[0], 200)
 
     def test_prompt_too_long(self):

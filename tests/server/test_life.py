@@ -62,7 +62,8 @@ class StartTest(unittest.TestCase):
     def test_names_and_seed_rule(self):
         with Server("--strict-model-name", "--served-model-name", "a", "--served-model-name", "b",
                     "--default-seed", "prompt") as server:
-            self.assertEqual([row["id"] for row in server.get("/v1/models")[1]["data"]], ["a", "b"])
+            names = [name + preset for name in ("a", "b") for preset in ("", "-nothink", "-low", "-high")]
+            self.assertEqual([row["id"] for row in server.get("/v1/models")[1]["data"]], names)
             status, reply = server.post(endless(1, model="nano"))
             self.assertEqual((status, reply["error"]["code"]), (404, "model_not_found"))
             seeds = {server.post(endless(1, model=name))[1]["metrics"]["seed"] for name in ("a", "b")}
