@@ -49,6 +49,7 @@ function(tandem_room name)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/main\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER tests EXCLUDE REGEX "_gpu_test\\.cc$")  # tests/gpu has them
   if(NOT sources)
     return()
   endif()

@@ -32,6 +32,10 @@ struct ServedModel {
   int64_t max_running = 1;    // streams that the engine computes at once
   // Labels of vllm:cache_config_info ("block_size", "cache_dtype", …); empty: the metric is left out.
   std::vector<std::pair<std::string, std::string>> cache_config;
+  // Of a model on a GPU: labels of tandem:gpu_info ("name", "driver", …) and the GPU's memory, bytes; empty: the
+  // metrics of GPUs are left out.
+  std::vector<std::pair<std::string, std::string>> gpu;
+  int64_t gpu_memory = 0;
 };
 
 }  // namespace tandem::api

@@ -156,6 +156,7 @@ std::string ServerMetrics::text(const ServedModel* model, int64_t preparing) con
   write_drafts(page, status);
   write_histograms(page);
   write_engine(page, status, preparing);
+  if (model && !model->gpu.empty()) write_gpu(page, *model, status.runner);
   write_http(page);
   write_process(page);
   return page.text();
@@ -263,6 +264,23 @@ void ServerMetrics::write_engine(PrometheusText& page, const engine::Status& sta
   counter("tandem:step_rows_total", "Token rows of all steps.", status.step_rows);
   page.gauge("tandem:seconds_since_last_step", "Age of the last step, or of the moment when the engine became busy.",
              labels_, status.seconds_since_last_step);
+}
+
+void ServerMetrics::write_gpu(PrometheusText& page, const ServedModel& model,
+                              const forward::RunnerCounts& counts) const {
+  const auto counter = [&](const char* name, const char* help, int64_t value) {
+    page.counter(name, help, labels_, as_double(value));
+  };
+  Labels info = labels_;
+  info.insert(info.end(), model.gpu.begin(), model.gpu.end());
+  page.gauge("tandem:gpu_info", "The GPU that runs the model.", info, 1);
+  page.gauge("tandem:gpu_memory_bytes", "Memory of that GPU.", labels_, as_double(model.gpu_memory));
+  counter("tandem:gpu_allocations_total", "Allocations of device and pinned memory; stays as it is after ready.",
+          counts.allocations);
+  counter("tandem:gpu_kernels_loaded_total", "Kernels loaded; stays as it is after ready.", counts.kernels_loaded);
+  counter("tandem:gpu_graph_steps_total", "Passes of the model or a drafter that ran as a recorded graph.",
+          counts.graph_steps);
+  counter("tandem:gpu_launched_steps_total", "Those that were launched kernel by kernel.", counts.launched_steps);
 }
 
 void ServerMetrics::write_http(PrometheusText& page) const {

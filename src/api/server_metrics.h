@@ -55,6 +55,7 @@ class ServerMetrics {
   void write_drafts(PrometheusText& page, const engine::Status& status) const;
   void write_histograms(PrometheusText& page) const;
   void write_engine(PrometheusText& page, const engine::Status& status, int64_t preparing) const;
+  void write_gpu(PrometheusText& page, const ServedModel& model, const forward::RunnerCounts& counts) const;
   void write_http(PrometheusText& page) const;
 
   Labels labels_;  // model_name, engine

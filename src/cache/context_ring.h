@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "cache/context_book.h"
 #include "device/host_memory.h"
 #include "device/threads.h"
 #include "model/drafter.h"
@@ -22,14 +22,13 @@ class ContextRing {
   static int64_t bytes_of_slot(const model::DrafterShape& shape, ops::CacheElement element);
   static int64_t bytes_of_record(const model::DrafterShape& shape, ops::CacheElement element);
 
-  // A step puts `rows` rows of a stream at `position`; those below context_from leave nothing. Returns the first
-  // position to be stored (position + rows: none): rows that no block can see any more are left out as well. Position 0
-  // starts the slot afresh.
-  int64_t begin_rows(int64_t slot, int64_t position, int64_t rows, int64_t context_from);
+  // ContextBook's.
+  int64_t begin_rows(int64_t slot, int64_t position, int64_t rows, int64_t context_from) {
+    return book_.begin_rows(slot, position, rows, context_from);
+  }
   void store(int64_t slot, int64_t layer, int64_t position, const float* key, const float* value);
 
-  // Every position from here to the end of the slot's stream has its row, as far as the ring reaches back.
-  int64_t valid_from(int64_t slot) const { return valid_from_[static_cast<size_t>(slot)]; }
+  int64_t valid_from(int64_t slot) const { return book_.valid_from(slot); }
   // What a block of the slot may read.
   ops::ContextRows rows(int64_t slot, int64_t layer) const;
 
@@ -40,17 +39,16 @@ class ContextRing {
  private:
   int64_t row_bytes() const { return 2 * width_ * ops::element_bytes(element_); }
   std::byte* layer(int64_t slot, int64_t number) const {
-    return ring_.data() + (slot * layers_ + number) * ring_rows_ * row_bytes();
+    return ring_.data() + (slot * layers_ + number) * book_.ring_rows() * row_bytes();
   }
   std::byte* record(int64_t number, int64_t of_layer) const {
-    return records_.data() + (number * layers_ + of_layer) * kept_rows_ * row_bytes();
+    return records_.data() + (number * layers_ + of_layer) * book_.kept_rows() * row_bytes();
   }
 
-  int64_t layers_, width_, ring_rows_, kept_rows_;
+  ContextBook book_;
+  int64_t layers_, width_;
   ops::CacheElement element_;
   device::HostMemory ring_, records_;
-  std::vector<int64_t> valid_from_;         // [slots]
-  std::vector<int64_t> record_valid_from_;  // [records]
 };
 
 }  // namespace tandem::cache

@@ -9,7 +9,6 @@
 #include "base/error.h"
 
 namespace tandem::cache {
-namespace {
 
 int64_t checked_page_rows(int64_t page_rows, int64_t kpool) {
   if (page_rows >= 1 && page_rows <= ops::page_rows && page_rows % kpool == 0) return page_rows;
@@ -17,7 +16,11 @@ int64_t checked_page_rows(int64_t page_rows, int64_t kpool) {
               fmt::format("a multiple of index_kpool {} up to {}", kpool, ops::page_rows));
 }
 
-}  // namespace
+void check_outer_scales(const std::vector<float>& scales, int64_t planes) {
+  if (scales.empty() || std::ssize(scales) == planes) return;
+  throw Error(ErrorCode::usage, "scales of latent rows", fmt::format("{}", scales.size()),
+              fmt::format("{}, one for each layer with a cache", planes));
+}
 
 TokenPool::TokenPool(const model::Shape& shape, int64_t planes, int64_t pages, int64_t page_rows, model::CacheType type,
                      std::vector<float> outer_scales)
@@ -26,9 +29,7 @@ TokenPool::TokenPool(const model::Shape& shape, int64_t planes, int64_t pages, i
       page_rows_(checked_page_rows(page_rows, shape.index_kpool)),
       kpool_(shape.index_kpool),
       outer_scales_(std::move(outer_scales)) {
-  if (!outer_scales_.empty() && std::ssize(outer_scales_) != planes)
-    throw Error(ErrorCode::usage, "scales of latent rows", fmt::format("{}", outer_scales_.size()),
-                fmt::format("{}, one for each layer with a cache", planes));
+  check_outer_scales(outer_scales_, planes);
   const model::CacheRecords records = model::cache_records(shape, type);
   latent_ = rows_of(records.latent, page_rows_, "latent pages");
   pooled_ = rows_of(records.pooled, page_rows_ / kpool_, "index pages");

@@ -2,6 +2,7 @@
 // `page_rows` token rows in every plane; page 0 is the null page. Who holds which page is PageAllocator's business.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -11,6 +12,10 @@
 #include "ops/latent/pages.h"
 
 namespace tandem::cache {
+
+// The rules of every pool: page_rows, or Error(usage); Error(usage) unless there are none or one for each plane.
+int64_t checked_page_rows(int64_t page_rows, int64_t kpool);
+void check_outer_scales(const std::vector<float>& scales, int64_t planes);
 
 class TokenPool {
  public:
@@ -35,7 +40,7 @@ class TokenPool {
   struct Rows {
     quant::CacheRecord record;
     int64_t of_page = 0;
-    device::HostMemory planes[2];  // the second is empty for most records
+    std::array<device::HostMemory, 2> planes;  // the second is empty for most records
   };
   Rows rows_of(const quant::CacheRecord& record, int64_t of_page, const char* what) const;
   ops::PagedPlane plane(Rows& rows, int64_t layer, const int32_t* page_table) const;

@@ -26,12 +26,30 @@ void Command::add_load_options(LoadOptions& load) {
   app_->add_option("--max-model-len", load.max_model_len,
                    "Tokens of prompt and reply together; 0: what the memory allows");
   add_memory_option(load.kv_cache_memory);
-  app_->add_option("--max-num-batched-tokens", load.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
+  app_->add_option("--max-num-batched-tokens", load.max_num_batched_tokens,
+                   "Rows of one prefill chunk; 0: 512, on a GPU 2048");
+  app_->add_flag("--check-numerics", load.check_numerics,
+                 "After each step look for NaN and infinity in states and hidden rows, and fail there; slow");
+  load.device = "auto";
+  add_device_options(load.device, load.gpu_memory_utilization);
+  add_compute_option(load.compute);
   app_->add_option("--kv-cache-dtype", load.kv_cache_dtype,
-                   "How token rows are stored: auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
+                   "How token rows are stored: auto (as --compute), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   add_kv_scales_option(load.kv_scales);
   add_nibble_order_option(load.nvfp4_nibble_order);
   add_drafting_options(load.drafting);
+}
+
+void Command::add_device_options(std::string& device, double& gpu_memory_utilization) {
+  app_->add_option("--device", device,
+                   "cpu, cuda (GPU 0) or auto: the GPU, if there is one that runs this model with these settings");
+  app_->add_option("--gpu-memory-utilization", gpu_memory_utilization, "Share of the GPU's memory that is planned");
+}
+
+void Command::add_compute_option(std::string& compute) {
+  app_->add_option(
+      "--compute", compute,
+      "Arithmetic of activations: f32, bf16 (rounded where GPUs round them) or auto (f32 on a CPU, bf16 on a GPU)");
 }
 
 void Command::add_kv_scales_option(std::string& kv_scales) {
@@ -65,7 +83,8 @@ void Command::add_drafting_options(DraftingFlags& flags) {
 }
 
 void Command::add_memory_option(int64_t& bytes) {
-  app_->add_option("--kv-cache-memory", bytes, "Memory for the token pool, such as 512MiB; 0: 1GiB")
+  app_->add_option("--kv-cache-memory", bytes,
+                   "Memory for the token pool, such as 512MiB; 0: 1GiB, on a GPU what is left")
       ->transform(CLI::AsSizeValue(true))
       ->type_name("SIZE");
 }

@@ -31,6 +31,8 @@ class Command {
   const std::string& model() const { return model_; }
 
   void add_load_options(LoadOptions& load);
+  void add_device_options(std::string& device, double& gpu_memory_utilization);
+  void add_compute_option(std::string& compute);
   void add_kv_scales_option(std::string& kv_scales);
   void add_nibble_order_option(std::string& nvfp4_nibble_order);
   void add_drafting_options(DraftingFlags& flags);

@@ -39,6 +39,9 @@ constexpr const char* program_help =
     "  calibrate timing measure what a round costs here, by which depths of drafts are chosen\n"
     "  calibrate kv     measure the scales of nvfp4 token rows\n"
     "  bench replay     run a recorded list of steps again\n"
+    "  kernels build    compile the GPU kernels ahead of time\n"
+    "  kernels list     the GPU kernels, and what of them is compiled\n"
+    "  doctor           what this machine has for the program, and what is missing\n"
     "\n"
     "tandem COMMAND --help lists a command's options. tandem --version prints the version.\n"
     "Exit status: 0 ok, 1 failed check, 2 usage, 3 bad file, 4 does not fit, 5 port or device, 70 engine broken.\n";
@@ -58,6 +61,14 @@ constexpr const char* calibrate_help =
     "\n"
     "tandem calibrate timing --help, and so on, lists their options.\n";
 
+constexpr const char* kernels_help =
+    "tandem kernels - machine code of the GPU kernels\n"
+    "\n"
+    "  kernels build  compile them ahead of time; needs no GPU\n"
+    "  kernels list   what there is, and what of it is compiled\n"
+    "\n"
+    "tandem kernels build --help, and so on, lists their options.\n";
+
 constexpr const char* eval_help =
     "tandem eval - checks of a model\n"
     "\n"
@@ -70,8 +81,8 @@ constexpr const char* eval_help =
     "tandem eval skills --help, and so on, lists their options.\n";
 
 // Commands of two words, and what is said to the first one alone.
-constexpr std::array<std::pair<const char*, const char*>, 3> families = {
-    {{"eval", eval_help}, {"bench", bench_help}, {"calibrate", calibrate_help}}};
+constexpr std::array<std::pair<const char*, const char*>, 4> families = {
+    {{"eval", eval_help}, {"bench", bench_help}, {"calibrate", calibrate_help}, {"kernels", kernels_help}}};
 
 struct Entry {
   std::vector<std::string> words;
@@ -92,7 +103,10 @@ const std::vector<Entry>& commands() {
                                           {{"eval", "ppl"}, eval_ppl_command},
                                           {{"calibrate", "timing"}, calibrate_timing_command},
                                           {{"calibrate", "kv"}, calibrate_kv_command},
-                                          {{"bench", "replay"}, bench_replay_command}};
+                                          {{"bench", "replay"}, bench_replay_command},
+                                          {{"kernels", "build"}, kernels_build_command},
+                                          {{"kernels", "list"}, kernels_list_command},
+                                          {{"doctor"}, doctor_command}};
   return list;
 }
 

@@ -79,11 +79,14 @@ void add_stream_options(Command& command, ServeOptions& options) {
   auto& app = command.app();
   app.add_option("--max-num-seqs", options.max_num_seqs, "Requests that run at a time, 1 to 8");
   app.add_option("--kept-states-memory", options.kept_states_memory,
-                 "Memory for states that later prompts resume from; 0: none are kept")
+                 "Memory for states that later prompts resume from; 0: none are kept; default: 256MiB, on a GPU 1GiB")
       ->transform(CLI::AsSizeValue(true))
-      ->type_name("SIZE");
+      ->type_name("SIZE")
+      ->default_str("");
+  command.add_device_options(options.device, options.gpu_memory_utilization);
+  command.add_compute_option(options.compute);
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
-                 "auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
+                 "auto (as --compute), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   command.add_kv_scales_option(options.kv_scales);
   command.add_nibble_order_option(options.nvfp4_nibble_order);
   app.add_option("--tensor-parallel-size", options.tensor_parallel_size, "1, or 2: two ranks in this process");
@@ -94,6 +97,8 @@ void add_stream_options(Command& command, ServeOptions& options) {
   app.add_option("--fill-share", options.fill_share, "Share of the time that prompts get while others decode");
   app.add_option("--watchdog-s", options.watchdog_s,
                  "Seconds without a finished step after which /health fails; 0: off");
+  app.add_flag("--check-numerics", options.check_numerics,
+               "After each step look for NaN and infinity in states and hidden rows, and fail there; slow");
   app.add_flag("--watchdog-exit", options.watchdog_exit, "End with status 70 then");
   app.add_option("--record-steps", options.record_steps, "Write every step to FILE, for tandem bench replay")
       ->type_name("FILE");
@@ -118,7 +123,8 @@ void add_serve_options(Command& command, ServeOptions& options, LogOptions& log)
   app.add_option("--max-model-len", options.max_model_len,
                  "Tokens of prompt and reply together; 0: what the memory allows");
   command.add_memory_option(options.kv_cache_memory);
-  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Rows of one prefill chunk; 0: 512");
+  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
+                 "Rows of one prefill chunk; 0: 512, on a GPU 2048");
   add_stream_options(command, options);
   command.add_drafting_options(options.drafting);
   app.add_option("--request-timeout-s", options.request_timeout_s, "Longest life of a request; 0: no limit");
@@ -178,7 +184,7 @@ int chat_command(const Words& words) {
   command.add_load_options(options.load);
   if (!command.parse(words)) return 0;
   options.load.model = command.model();
-  options.load.kept_states_memory = engine::default_kept_states_memory;  // a turn resumes after the one before
+  options.load.kept_states_memory = std::nullopt;  // a turn resumes after the one before
   return run_chat(options);
 }
 
@@ -360,7 +366,7 @@ int serve_command(const Words& words) {
   if (print_config) {
     check_serve(options);
     static const std::regex keys("(^|\n)api-key=[^\"\n][^\n]*"),
-        not_given("(^|\n)(model|api-key|served-model-name)=\"\"");
+        not_given("(^|\n)(model|api-key|served-model-name|kept-states-memory)=\"\"");
     std::string text = command.app().config_to_str(true, false);
     text = std::regex_replace(text, not_given, "$1# $2 is not set");
     write_out(std::regex_replace(text, keys, "$1# api-key is set, and not shown"));

@@ -23,5 +23,8 @@ int bench_replay_command(const Words& words);
 int quantize_command(const Words& words);
 int calibrate_timing_command(const Words& words);
 int calibrate_kv_command(const Words& words);
+int kernels_build_command(const Words& words);
+int kernels_list_command(const Words& words);
+int doctor_command(const Words& words);
 
 }  // namespace tandem::cli

@@ -12,7 +12,8 @@ namespace {
 
 // Options of both.
 template <typename Options>
-void add_quality_options(Command& command, Options& options, const char* cache_help) {
+void add_quality_options(Command& command, Options& options, const char* device_help, const char* compute_help,
+                         const char* cache_help) {
   auto& app = command.app();
   app.add_option("--text", options.text,
                  "UTF-8 text, or JSONL with a text in each line's \"text\"; -: standard input; default: "
@@ -20,6 +21,8 @@ void add_quality_options(Command& command, Options& options, const char* cache_h
       ->type_name("FILE")
       ->default_str("");
   app.add_option("--window", options.window, "Tokens that are read together; each window starts afresh");
+  app.add_option("--device", options.device, device_help);
+  app.add_option("--compute", options.compute, compute_help);
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype, cache_help);
   command.add_kv_scales_option(options.kv_scales);
   command.add_nibble_order_option(options.nvfp4_nibble_order);
@@ -38,6 +41,7 @@ int eval_kld_command(const Words& words) {
       "How far the student's next-token distributions are from the teacher's, over every position of a text. Without "
       "--student the teacher is its own student, or, with --capture, only the capture is written.",
       "  tandem eval kld --kv-cache-dtype bf16 --json\n"
+      "  tandem eval kld --compute bf16\n"
       "  tandem eval kld --teacher path/to/bf16 --student path/to/exl3 --text texts.jsonl --svg kld.svg\n"
       "  tandem eval kld --teacher path/to/bf16 --text texts.jsonl --capture teacher.logits\n"
       "  tandem eval kld --teacher teacher.logits --student path/to/exl3 --text texts.jsonl --runs 5\n",
@@ -51,7 +55,12 @@ int eval_kld_command(const Words& words) {
   app.add_option("--student", student, "Model folder")->type_name("MODEL")->default_str("");
   add_quality_options(
       command, options,
-      "The student's: auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index; the teacher's is f32");
+      "Where the student runs: cpu, cuda (GPU 0) or auto (the GPU, if there is one that runs it); the teacher: the CPU",
+      "Arithmetic of the student's activations: f32, bf16 (rounded where GPUs round them) or auto (f32 on a CPU, bf16 "
+      "on a GPU); "
+      "the "
+      "teacher's is f32",
+      "The student's: auto (as --compute), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index; the teacher's is f32");
   app.add_option("--runs", options.runs, "Cold runs, each with models loaded anew");
   app.add_option("--capture", capture, "Keep the teacher's logits (four bytes for each position and token id) in FILE")
       ->type_name("FILE")
@@ -71,7 +80,9 @@ int eval_ppl_command(const Words& words) {
   Command command("tandem eval ppl", "Perplexity of every token of a text but the first of each window.",
                   "  tandem eval ppl\n  tandem eval ppl path/to/model --text book.txt --window 4096 --json\n");
   PplCommandOptions options;
-  add_quality_options(command, options, "auto (f32), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
+  add_quality_options(command, options, "cpu, cuda (GPU 0) or auto: the GPU, if there is one that runs this model",
+                      "Arithmetic of activations: f32, bf16 or auto (f32 on a CPU, bf16 on a GPU)",
+                      "auto (as --compute), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");
   if (!command.parse(words)) return 0;
   options.model = command.model();
   return run_eval_ppl(options);

@@ -34,18 +34,21 @@ std::string name_of(const std::filesystem::path& folder) {
 // A model folder as a side of a run.
 struct Model {
   std::filesystem::path folder;
-  std::string dtype;
+  DeviceChoice device;
+  forward::Compute compute;
   forward::CacheType cache_type;
   model::Shape shape;
   text::Tokenizer tokenizer;
   std::vector<float> latent_scales;
   model::WeightOptions weights;
 
-  Model(const std::filesystem::path& given, const std::string& kv_cache_dtype, const std::string& kv_scales,
-        const std::string& nvfp4_nibble_order)
+  Model(const std::filesystem::path& given, const std::string& device_name, const std::string& compute_name,
+        const std::string& kv_cache_dtype, const std::string& kv_scales, const std::string& nvfp4_nibble_order)
       : folder(checked_folder(given)),
-        dtype(kv_cache_dtype == "auto" ? "f32" : kv_cache_dtype),
-        cache_type(cli::cache_type(kv_cache_dtype)),
+        device(choose_device({device_name, compute_name, kv_cache_dtype, 1,
+                              device_name == "cpu" ? "" : coded_weight_of(model::Checkpoint::open(folder))})),
+        compute(compute_on(device.on_gpu(), compute_name)),
+        cache_type(cache_type_on(device.on_gpu(), kv_cache_dtype, compute)),
         shape(model::read_shape(folder)),
         tokenizer(text::Tokenizer::load(folder)),
         latent_scales(read_scales(kv_scales)),
@@ -56,18 +59,25 @@ struct Model {
     return stored_kv_scales(cache_type, kv_scales, {}, folder, checkpoint, shape, holds_mtp(checkpoint, shape));
   }
   eval::QualitySide side() const {
-    return {name_of(folder), latent_scales.empty() ? dtype : dtype + " (calibrated)", {}, config_crc(folder)};
+    const std::string dtype(model::name_of(cache_type));
+    return {name_of(folder),
+            latent_scales.empty() ? dtype : dtype + " (calibrated)",
+            {},
+            config_crc(folder),
+            device.on_gpu() ? cli::name_of(compute) + " on " + device.gpu->properties().name : cli::name_of(compute)};
   }
   template <typename CommandOptions>
   std::unique_ptr<eval::LogitSource> source(const CommandOptions& options) const {
     eval::ModelLogitsOptions running;
     running.window = options.window;
     running.cache_type = cache_type;
+    running.compute = compute;
     running.weights = weights;
     running.latent_scales = latent_scales;
     running.threads = checked_threads(options.threads);
     running.ranks.tensor_parallel_size = options.tensor_parallel_size;
     running.ranks.decode_context_parallel_size = options.decode_context_parallel_size;
+    running.gpu = device.gpu.get();
     return std::make_unique<eval::ModelLogits>(folder, running);
   }
 };
@@ -104,6 +114,8 @@ void check_kld(const KldCommandOptions& options, bool is_from_capture, bool has_
   if (has_student) return;
   if (!options.svg.empty()) refuse("--svg", "given without --student", "a student to compare with");
   if (options.runs > 1) refuse("--runs", "given without --student", "a student to compare with");
+  if (options.device != "auto") refuse("--device", "given without --student", "the student that it is for");
+  if (options.compute != "auto") refuse("--compute", "given without --student", "the student that it is for");
   if (options.kv_cache_dtype != "auto")
     refuse("--kv-cache-dtype", "given without --student", "the student that it is for");
 }
@@ -120,10 +132,10 @@ struct Sides {
     if (eval::is_capture(given)) capture = given;
     const bool has_student = !options.student.empty() || options.capture.empty();
     check_kld(options, !capture.empty(), has_student);
-    if (capture.empty()) teacher.emplace(given, "auto", "auto", options.nvfp4_nibble_order);
+    if (capture.empty()) teacher.emplace(given, "cpu", "f32", "f32", "auto", options.nvfp4_nibble_order);
     if (has_student)
-      student.emplace(options.student.empty() ? given : options.student, options.kv_cache_dtype, options.kv_scales,
-                      options.nvfp4_nibble_order);
+      student.emplace(options.student.empty() ? given : options.student, options.device, options.compute,
+                      options.kv_cache_dtype, options.kv_scales, options.nvfp4_nibble_order);
     const Model& reads = student ? *student : *teacher;
     text = read_texts(options.text, reads.folder);
     windows = windows_of(text, reads, options.window);
@@ -209,7 +221,8 @@ int run_eval_kld(const KldCommandOptions& options) {
 
 int run_eval_ppl(const PplCommandOptions& options) {
   checked_threads(options.threads);
-  const Model model(options.model, options.kv_cache_dtype, options.kv_scales, options.nvfp4_nibble_order);
+  const Model model(options.model, options.device, options.compute, options.kv_cache_dtype, options.kv_scales,
+                    options.nvfp4_nibble_order);
   const Text text = read_texts(options.text, model.folder);
   const auto windows = windows_of(text, model, options.window);
   const auto source = model.source(options);

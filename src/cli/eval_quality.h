@@ -13,6 +13,8 @@ struct KldCommandOptions {
   std::string text;                     // --text; empty: eval_text.jsonl of the student's or teacher's folder; -: stdin
   int64_t window = 2048;                // --window, tokens
   int32_t runs = 1;                     // --runs: each with models loaded anew
+  std::string device = "auto";          // --device, of the student; the teacher runs on the CPU
+  std::string compute = "auto";         // --compute, of the student; the teacher's is f32
   std::string kv_cache_dtype = "auto";  // --kv-cache-dtype, of the student; the teacher's is f32
   std::string kv_scales = "auto";       // --kv-scales, likewise
   std::string nvfp4_nibble_order = "low";    // --nvfp4-nibble-order, of both models
@@ -32,6 +34,8 @@ struct PplCommandOptions {
   std::filesystem::path model;  // empty: the bundled model
   std::string text;             // --text; empty: eval_text.jsonl of the model folder; -: standard input
   int64_t window = 2048;
+  std::string device = "auto";
+  std::string compute = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_scales = "auto";
   std::string nvfp4_nibble_order = "low";

@@ -14,10 +14,14 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mapped_file.h"
 #include "cli/kv_scales.h"
 #include "engine/batch_engine.h"
+#include "engine/plan_bytes.h"
 #include "engine/step_recording.h"
+#include "forward/gpu_model.h"
+#include "forward/rounded_weights.h"
 #include "model/json_reader.h"
 
 namespace tandem::cli {
@@ -49,24 +53,57 @@ forward::Ranks ranks_of(const LoadOptions& options) {
           .decode_context_parallel_size = options.decode_context_parallel_size};
 }
 
-engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape, const Drafting& drafting, int64_t weights) {
+// What --device comes to for this model.
+DeviceChoice device_of(const LoadOptions& options, const model::Checkpoint& checkpoint) {
+  return choose_device({options.device, options.compute, options.kv_cache_dtype, options.tensor_parallel_size,
+                        options.device == "cpu" ? "" : coded_weight_of(checkpoint)});
+}
+
+// The same with the kernels loaded: where that is impossible, auto takes the CPU.
+DeviceChoice ready_device(const LoadOptions& options, const model::Checkpoint& checkpoint, const model::Shape& shape,
+                          const Drafting& drafting) {
+  DeviceChoice choice = device_of(options, checkpoint);
+  if (!choice.on_gpu()) return choice;
+  try {
+    forward::GpuModel::load_kernels(*choice.gpu, shape, drafting.drafter_shape());
+  } catch (const Error& error) {
+    if (options.device != "auto" || error.code() != ErrorCode::resource) throw;
+    choice.gpu.reset();
+    choice.reason = fmt::format("the GPU cannot be used: {}", error.what());
+  }
+  return choice;
+}
+
+// `weights`: bytes on the device that runs the model. `gpu`: nullptr: the CPU.
+engine::Plan plan_of(const LoadOptions& options, const model::Shape& shape, const Drafting& drafting, int64_t weights,
+                     device::Gpu* gpu) {
   const forward::Ranks ranks = ranks_of(options);
   const int threads = engine::threads_of_rank(checked_threads(options.threads), ranks);
-  const auto bytes = [&](const forward::Capacity& capacity) {
-    // rank 0 has the larger half
-    return forward::TextModel::planned_bytes(shape, capacity, threads, ranks, drafting.drafter_shape());
-  };
-  return engine::make_plan(shape.max_position_embeddings, bytes,
-                           {.kv_cache_memory = options.kv_cache_memory,
-                            .max_model_len = options.max_model_len,
-                            .max_num_batched_tokens = options.max_num_batched_tokens,
-                            .max_num_seqs = options.max_num_seqs,
-                            .kept_states_memory = options.kept_states_memory,
-                            .ranks = ranks,
-                            .cache_type = cache_type(options.kv_cache_dtype),
-                            .mtp = drafting.mtp,
-                            .max_draft_rows = drafting.draft_rows(options.max_num_seqs),
-                            .machine_memory = memory_beside(weights)});
+  const bool on_gpu = gpu != nullptr;
+  engine::PlanSettings settings;
+  settings.kv_cache_memory = options.kv_cache_memory;
+  settings.max_model_len = options.max_model_len;
+  settings.max_num_batched_tokens = options.max_num_batched_tokens;
+  settings.max_num_seqs = options.max_num_seqs;
+  settings.kept_states_memory = options.kept_states_memory.value_or(on_gpu ? engine::default_kept_states_memory_of_gpu
+                                                                           : engine::default_kept_states_memory);
+  settings.ranks = ranks;
+  settings.compute = compute_on(on_gpu, options.compute);
+  settings.cache_type = cache_type_on(on_gpu, options.kv_cache_dtype, settings.compute);
+  settings.mtp = drafting.mtp;
+  settings.max_draft_rows = drafting.draft_rows(options.max_num_seqs);
+  engine::PlannedBytes bytes;
+  if (on_gpu) {
+    if (settings.max_num_batched_tokens == 0)
+      settings.max_num_batched_tokens = engine::default_max_num_batched_tokens_of_gpu;
+    settings.memory_of_each_rank = settings.fill_memory = true;
+    settings.machine_memory = gpu_memory_beside(*gpu, options.gpu_memory_utilization, weights);
+    bytes = engine::gpu_model_bytes(gpu->properties(), shape, drafting.drafter_shape());
+  } else {
+    settings.machine_memory = memory_beside(weights);
+    bytes = engine::text_model_bytes(shape, ranks, threads, drafting.drafter_shape());
+  }
+  return engine::make_plan(shape.max_position_embeddings, bytes, settings);
 }
 
 engine::Plan with_scales(engine::Plan plan, std::vector<float> latent_scales) {
@@ -99,6 +136,7 @@ engine::BatchEngineOptions engine_options(const LoadOptions& options, const mode
   engine.scheduler.fill_share = options.fill_share;
   engine.scheduler.draft = draft_options(drafting, table);
   engine.watchdog_s = options.watchdog_s;
+  engine.check_numerics = options.check_numerics;
   // A thread that hangs cannot be joined: nothing is cleaned up.
   if (options.watchdog_exit) engine.on_stuck = [] { std::_Exit(exit_status(ErrorCode::internal)); };
   return engine;
@@ -141,8 +179,17 @@ void check_recording(const std::filesystem::path& recording, const std::filesyst
 
 }  // namespace
 
-forward::CacheType cache_type(const std::string& name) {
-  return name == "auto" ? forward::CacheType::f32 : model::parse_cache_type(name);
+forward::Compute compute_type(const std::string& name) {
+  if (name == "auto" || name == "f32") return forward::Compute::f32;
+  if (name == "bf16") return forward::Compute::bf16;
+  throw Error(ErrorCode::usage, "--compute", name, "auto, f32 or bf16");
+}
+
+std::string name_of(forward::Compute compute) { return compute == forward::Compute::bf16 ? "bf16" : "f32"; }
+
+forward::CacheType cache_type(const std::string& name, forward::Compute compute) {
+  if (name != "auto") return model::parse_cache_type(name);
+  return compute == forward::Compute::bf16 ? forward::CacheType::bf16 : forward::CacheType::f32;
 }
 
 model::WeightOptions weight_options(const std::string& nvfp4_nibble_order) {
@@ -167,7 +214,11 @@ void check_load(const LoadOptions& options) {
   const auto shape = model::read_shape(folder);
   const auto checkpoint = model::Checkpoint::open(folder);
   const auto drafting = resolve_drafting(options.drafting, folder, shape, holds_mtp(checkpoint, shape));
-  const auto plan = plan_of(options, shape, drafting, checkpoint.total_bytes() + drafter_bytes(drafting));
+  const DeviceChoice device = device_of(options, checkpoint);
+  const int64_t weights = device.on_gpu() ? forward::GpuModel::weight_bytes(
+                                                shape, model::load_text_weights(checkpoint, shape), drafting.mtp)
+                                          : checkpoint.total_bytes();
+  const auto plan = plan_of(options, shape, drafting, weights + drafter_bytes(drafting), device.gpu.get());
   engine::check_options(
       engine_options(options, shape, plan, drafting, draft::built_in_table(), static_cast<int32_t>(shape.vocab_size)));
   check_recording(options.record_steps, folder);
@@ -248,15 +299,18 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       weights_(model::load_text_weights(checkpoint_, shape_, weight_options(options.nvfp4_nibble_order))),
       drafting_(resolve_drafting(options.drafting, folder_, shape_, weights_.mtp.has_value())),
       drafter_files_(drafting_.shape ? std::make_unique<DrafterFiles>(drafting_) : nullptr),
+      device_(ready_device(options, checkpoint_, shape_, drafting_)),
       plan_(with_scales(
-          plan_of(options, shape_, drafting_, checkpoint_.total_bytes() + drafter_bytes(drafting_)),
-          stored_kv_scales(cache_type(options.kv_cache_dtype), options.kv_scales, options.drafting.cache_dir, folder_,
-                           checkpoint_, shape_, weights_.mtp.has_value()))),
+          plan_of(options, shape_, drafting_, weight_bytes(), device_.gpu.get()),
+          stored_kv_scales(
+              cache_type_on(device_.on_gpu(), options.kv_cache_dtype, compute_on(device_.on_gpu(), options.compute)),
+              options.kv_scales, options.drafting.cache_dir, folder_, checkpoint_, shape_, weights_.mtp.has_value()))),
       threads_(plan_.ranks * engine::threads_of_rank(options.threads, ranks_of(options))),
       table_(stored_table(options.drafting, calibration_key(), unmeasured_table(drafting_, shape_))),
-      runner_(engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options), options.threads,
-                                 drafter_files_ ? drafter_files_->model() : forward::DrafterModel{})) {
+      runner_(make_runner()) {
   record_steps(options);
+  log(options.announce_device || (device_.has_gpu && !device_.on_gpu()) ? LogLevel::info : LogLevel::debug,
+      "device: {}", device_text());
   engine::StepRunner& runner = recorder_ ? *recorder_ : *runner_;
   if (drafting_.choice != draft::Choice::none)
     drafter_ = std::make_unique<draft::ModelDrafter>(
@@ -267,13 +321,14 @@ LoadedModel::LoadedModel(const LoadOptions& options)
 
 std::string LoadedModel::calibration_key() const {
   return fmt::format(
-      "tandem {}; machine: {}; model config {:08x}, {} bytes; drafter {}; mtp {}; threads {}; ranks {} and {}; cache "
-      "{}; "
-      "chunk {}",
-      TANDEM_VERSION, name_of_machine(), config_crc(folder_), checkpoint_.total_bytes(),
+      "tandem {}; machine: {}{}; model config {:08x}, {} bytes; drafter {}; mtp {}; threads {}; ranks {} and {}; "
+      "compute "
+      "{}; cache {}; chunk {}",
+      TANDEM_VERSION, name_of_machine(), device_.on_gpu() ? "; " + name_of(device_.gpu->properties()) : "",
+      config_crc(folder_), checkpoint_.total_bytes(),
       drafting_.shape ? fmt::format("{:08x}", config_crc(drafting_.folder)) : "none", drafting_.mtp, threads_,
-      options_.tensor_parallel_size, options_.decode_context_parallel_size, name_of(plan_.capacity.cache_type),
-      plan_.capacity.max_rows);
+      options_.tensor_parallel_size, options_.decode_context_parallel_size, name_of(plan_.capacity.compute),
+      name_of(plan_.capacity.cache_type), plan_.capacity.max_rows);
 }
 
 void LoadedModel::record_steps(const LoadOptions& options) {
@@ -286,6 +341,26 @@ void LoadedModel::record_steps(const LoadOptions& options) {
   header.config_crc = config_crc(folder_);
   if (drafting_.shape) header.drafter_crc = config_crc(drafting_.folder);
   recorder_ = std::make_unique<engine::StepRecorder>(*runner_, options.record_steps, header);
+}
+
+// On the device that runs the model. A CPU also has copies that the model makes.
+int64_t LoadedModel::weight_bytes() const {
+  if (device_.on_gpu())
+    return forward::GpuModel::weight_bytes(shape_, weights_, drafting_.mtp) + drafter_bytes(drafting_);
+  const int64_t rounded =
+      compute_type(options_.compute) == forward::Compute::bf16 ? forward::rounded_bytes(shape_, weights_) : 0;
+  return checkpoint_.total_bytes() + drafter_bytes(drafting_) + rounded;
+}
+
+std::unique_ptr<engine::StepRunner> LoadedModel::make_runner() const {
+  const forward::DrafterModel drafter = drafter_files_ ? drafter_files_->model() : forward::DrafterModel{};
+  if (device_.on_gpu()) return engine::run_on_gpu(*device_.gpu, shape_, weights_, plan_.capacity, drafter);
+  return engine::run_on_cpu(shape_, weights_, plan_.capacity, ranks_of(options_), options_.threads, drafter);
+}
+
+std::string LoadedModel::device_text() const {
+  if (device_.on_gpu()) return name_of(device_.gpu->properties());
+  return device_.reason.empty() ? "cpu" : fmt::format("cpu ({})", device_.reason);
 }
 
 LoadedModel::~LoadedModel() = default;
@@ -304,6 +379,13 @@ api::ServedModel LoadedModel::served(std::vector<std::string> names) {
                          {"cache_dtype", label_of(plan_.capacity.cache_type)},
                          {"num_gpu_blocks", std::to_string(plan_.pool_rows / plan_.capacity.page_rows)},
                          {"enable_prefix_caching", plan_.capacity.kept_states > 0 ? "True" : "False"}};
+  if (device_.on_gpu()) {
+    const device::GpuProperties& gpu = device_.gpu->properties();
+    served.gpu = {{"name", gpu.name},
+                  {"driver", gpu.driver},
+                  {"compute_capability", fmt::format("{}.{}", gpu.target / 10, gpu.target % 10)}};
+    served.gpu_memory = gpu.memory;
+  }
   return served;
 }
 

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "api/served_model.h"
+#include "cli/device_choice.h"
 #include "cli/drafting.h"
 #include "engine/batch_engine.h"
 #include "engine/plan.h"
@@ -20,18 +22,23 @@
 namespace tandem::cli {
 
 struct LoadOptions {
-  std::filesystem::path model;               // a model folder; empty: default_model()
-  int threads = 0;                           // --threads, of each rank; 0: the cores divided among the ranks
-  int64_t max_model_len = 0;                 // --max-model-len, tokens; 0: what config and pool allow
-  int64_t kv_cache_memory = 0;               // --kv-cache-memory, bytes; 0: 1 GiB
-  int32_t max_num_batched_tokens = 0;        // --max-num-batched-tokens; 0: 512
-  int32_t max_num_seqs = 1;                  // --max-num-seqs: streams at a time
-  int64_t kept_states_memory = 0;            // --kept-states-memory, bytes; 0: nothing is kept
-  std::string kv_cache_dtype = "auto";       // --kv-cache-dtype: auto (f32), or a name of model/cache_bytes.h
-  std::string kv_scales = "auto";            // --kv-scales, of nvfp4 (cli/kv_scales.h)
-  std::string nvfp4_nibble_order = "low";    // --nvfp4-nibble-order
-  int32_t tensor_parallel_size = 1;          // --tensor-parallel-size: ranks as threads of this process
-  int32_t decode_context_parallel_size = 1;  // --decode-context-parallel-size
+  std::filesystem::path model;                    // a model folder; empty: default_model()
+  int threads = 0;                                // --threads, of each rank; 0: the cores divided among the ranks
+  int64_t max_model_len = 0;                      // --max-model-len, tokens; 0: what config and pool allow
+  int64_t kv_cache_memory = 0;                    // --kv-cache-memory, bytes; 0: 1 GiB, what is left on a GPU
+  int32_t max_num_batched_tokens = 0;             // --max-num-batched-tokens; 0: 512, 2048 on a GPU
+  int32_t max_num_seqs = 1;                       // --max-num-seqs: streams at a time
+  std::optional<int64_t> kept_states_memory = 0;  // --kept-states-memory, bytes; 0: nothing is kept; none: by device
+  std::string device = "cpu";                     // --device: auto (what the flag says if it is not given), cpu, cuda
+  bool check_numerics = false;                    // --check-numerics
+  bool announce_device = false;                   // the log says which device it is, whichever it is
+  double gpu_memory_utilization = 0.9;            // --gpu-memory-utilization: share of a GPU's memory that is planned
+  std::string compute = "auto";                   // --compute: auto (f32), f32 or bf16
+  std::string kv_cache_dtype = "auto";            // --kv-cache-dtype: auto, or a name of model/cache_bytes.h
+  std::string kv_scales = "auto";                 // --kv-scales, of nvfp4 (cli/kv_scales.h)
+  std::string nvfp4_nibble_order = "low";         // --nvfp4-nibble-order
+  int32_t tensor_parallel_size = 1;               // --tensor-parallel-size: ranks as threads of this process
+  int32_t decode_context_parallel_size = 1;       // --decode-context-parallel-size
 
   double prefill_slice_ms = 200;       // --prefill-slice-ms
   double fill_share = 0.5;             // --fill-share
@@ -49,8 +56,12 @@ std::filesystem::path default_model();
 // --threads as it may be. Throws Error(usage).
 int checked_threads(int threads);
 
-// --kv-cache-dtype as it may be on a CPU. Throws Error(usage).
-forward::CacheType cache_type(const std::string& name);
+// --compute as it may be on a CPU. Throws Error(usage).
+forward::Compute compute_type(const std::string& name);
+std::string name_of(forward::Compute compute);
+
+// --kv-cache-dtype as it may be on a CPU; auto: f32, as bf16 mode on a GPU has them: bf16. Throws Error(usage).
+forward::CacheType cache_type(const std::string& name, forward::Compute compute);
 
 // How weights are read with this --nvfp4-nibble-order. Throws Error(usage).
 model::WeightOptions weight_options(const std::string& nvfp4_nibble_order);
@@ -90,6 +101,8 @@ class LoadedModel {
   int threads() const { return threads_; }  // of all ranks
   engine::Engine& engine() { return *engine_; }
   std::string name() const;  // the folder's own name
+  const DeviceChoice& device() const { return device_; }
+  std::string device_text() const;  // which device runs it and why, for people
   const Drafting& drafting() const { return drafting_; }
   const draft::TimingTable& table() const { return table_; }
   // Everything that shapes a timing table of this model as it is loaded.
@@ -101,6 +114,8 @@ class LoadedModel {
 
  private:
   void record_steps(const LoadOptions& options);
+  int64_t weight_bytes() const;
+  std::unique_ptr<engine::StepRunner> make_runner() const;
 
   LoadOptions options_;
   std::filesystem::path folder_;
@@ -111,6 +126,7 @@ class LoadedModel {
   model::TextWeights weights_;
   Drafting drafting_;
   std::unique_ptr<DrafterFiles> drafter_files_;
+  DeviceChoice device_;
   engine::Plan plan_;
   int threads_;
   draft::TimingTable table_;

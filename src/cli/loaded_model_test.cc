@@ -38,6 +38,23 @@ engine::Request request_of(std::vector<int32_t> prompt, int64_t max_tokens) {
   return request;
 }
 
+TEST(LoadedModel, TheArithmeticIsPartOfTheKeyAndChoosesTheCache) {
+  LoadOptions options = nano();
+  LoadedModel exact(options);
+  options.compute = "bf16";
+  LoadedModel rounded(options);
+  EXPECT_EQ(exact.plan().capacity.compute, forward::Compute::f32);
+  EXPECT_EQ(exact.plan().capacity.cache_type, forward::CacheType::f32);
+  EXPECT_EQ(rounded.plan().capacity.compute, forward::Compute::bf16);
+  EXPECT_EQ(rounded.plan().capacity.cache_type, forward::CacheType::bf16);
+  EXPECT_NE(exact.calibration_key().find("; compute f32; cache f32;"), std::string::npos) << exact.calibration_key();
+  EXPECT_NE(rounded.calibration_key().find("; compute bf16; cache bf16;"), std::string::npos);
+  EXPECT_EQ(cache_type("f32", forward::Compute::bf16), forward::CacheType::f32);
+  options.compute = "fp16";
+  EXPECT_THROW(check_load(options), Error);
+  EXPECT_THROW(LoadedModel{options}, Error);
+}
+
 TEST(LoadedModel, GreedyRepliesAreTheReferences) {
   LoadedModel model(nano());
   const auto cases = golden_cases();

@@ -25,7 +25,6 @@ namespace tandem::cli {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t default_kept_states_memory_of_gpu = int64_t{1} << 30;
 constexpr int64_t largest_memory = int64_t{1} << 50;
 
 std::string config_text(const fs::path& model) {
@@ -171,7 +170,7 @@ engine::PlanSettings settings_of(const PlanReport& report, const PlanOptions& op
   settings.max_num_batched_tokens = options.max_num_batched_tokens;
   settings.max_num_seqs = options.max_num_seqs;
   settings.kept_states_memory = options.kept_states_memory.value_or(
-      report.on_gpus ? default_kept_states_memory_of_gpu : engine::default_kept_states_memory);
+      report.on_gpus ? engine::default_kept_states_memory_of_gpu : engine::default_kept_states_memory);
   settings.ranks = report.ranks;
   settings.cache_type = cache_type_of(report);
   settings.mtp = report.drafting.mtp;

@@ -95,6 +95,11 @@ LoadOptions load_options(const ServeOptions& options) {
   load.max_num_batched_tokens = options.max_num_batched_tokens;
   load.max_num_seqs = options.max_num_seqs;
   load.kept_states_memory = options.kept_states_memory;
+  load.device = options.device;
+  load.check_numerics = options.check_numerics;
+  load.announce_device = true;
+  load.gpu_memory_utilization = options.gpu_memory_utilization;
+  load.compute = options.compute;
   load.kv_cache_dtype = options.kv_cache_dtype;
   load.kv_scales = options.kv_scales;
   load.nvfp4_nibble_order = options.nvfp4_nibble_order;

@@ -27,12 +27,16 @@ struct ServeOptions {
   int64_t kv_cache_memory = 0;                 // --kv-cache-memory, bytes; 0: default
   int threads = 0;                             // --threads; 0: default
   int32_t max_num_seqs = 4;                    // --max-num-seqs: streams at a time, 1 to 8
-  int64_t kept_states_memory = engine::default_kept_states_memory;  // --kept-states-memory, bytes; 0: none are kept
-  std::string kv_cache_dtype = "auto";                              // --kv-cache-dtype
-  std::string kv_scales = "auto";                                   // --kv-scales
-  std::string nvfp4_nibble_order = "low";                           // --nvfp4-nibble-order
-  int32_t tensor_parallel_size = 1;                                 // --tensor-parallel-size
-  int32_t decode_context_parallel_size = 1;                         // --decode-context-parallel-size
+  std::optional<int64_t> kept_states_memory;   // --kept-states-memory, bytes; 0: none are kept; not given: by device
+  std::string device = "auto";                 // --device
+  bool check_numerics = false;                 // --check-numerics
+  double gpu_memory_utilization = 0.9;         // --gpu-memory-utilization
+  std::string compute = "auto";                // --compute
+  std::string kv_cache_dtype = "auto";         // --kv-cache-dtype
+  std::string kv_scales = "auto";              // --kv-scales
+  std::string nvfp4_nibble_order = "low";      // --nvfp4-nibble-order
+  int32_t tensor_parallel_size = 1;            // --tensor-parallel-size
+  int32_t decode_context_parallel_size = 1;    // --decode-context-parallel-size
   double prefill_slice_ms = 200;       // --prefill-slice-ms: longest step with prompt rows beside decoding streams
   double fill_share = 0.5;             // --fill-share: of the time, for prompts beside decoding streams
   double watchdog_s = 300;             // --watchdog-s: a step that takes longer is reported as stuck; 0: off

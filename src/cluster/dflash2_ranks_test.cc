@@ -22,7 +22,8 @@ Step shared_pages_of(Step step) {
   return step;
 }
 
-std::vector<Lattice> lattices_of(GroupSize size, forward::CacheType type) {
+std::vector<Lattice> lattices_of(GroupSize size, forward::CacheType type,
+                                 forward::Compute compute = forward::Compute::f32) {
   const forward::DrafterModel drafter{&nano_drafter().shape, &nano_drafter().weights};
   const forward::Loaded& target = forward::loaded("nano");
   RankGroup group(target.shape, target.weights, size,
@@ -33,7 +34,8 @@ std::vector<Lattice> lattices_of(GroupSize size, forward::CacheType type) {
                    .max_logit_rows = 4,
                    .kept_states = 1,
                    .page_rows = 64,
-                   .cache_type = type},
+                   .cache_type = type,
+                   .compute = compute},
                   1, forward::Mutation::none, drafter);
   const auto run = [&](const Step& step) {
     group.run(size.decode_context_parallel_size == 2 ? shared_pages_of(step) : step);
@@ -68,6 +70,10 @@ TEST(Dflash2Ranks, TwoRanksGiveTheLatticesOfOne) {
     EXPECT_EQ(lattices_of({2, 1}, type), one);
     EXPECT_EQ(lattices_of({2, 2}, type), one);
   }
+  constexpr auto bf16 = forward::CacheType::bf16;
+  const std::vector<Lattice> rounded = lattices_of({1, 1}, bf16, forward::Compute::bf16);
+  EXPECT_NE(rounded, lattices_of({1, 1}, bf16));
+  EXPECT_EQ(lattices_of({2, 1}, bf16, forward::Compute::bf16), rounded);
 }
 
 TEST(Dflash2Ranks, EveryRankHasTheWholeDrafter) {

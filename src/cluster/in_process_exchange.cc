@@ -16,9 +16,9 @@ constexpr int spins_before_sleep = 2000;  // some 50 µs: ranks that compute the
 }  // namespace
 
 InProcessHub::InProcessHub(int ranks, int64_t max_values)
-    : ranks_(ranks), max_values_(max_values), turn_(static_cast<size_t>(ranks)) {
+    : ranks_(ranks), max_bytes_(4 * max_values), turn_(static_cast<size_t>(ranks)) {
   for (Given& given : given_) {
-    given.values.resize(static_cast<size_t>(ranks * max_values));
+    given.bytes.resize(static_cast<size_t>(ranks * max_bytes_));
     given.sizes.resize(static_cast<size_t>(ranks));
   }
 }
@@ -56,30 +56,34 @@ void InProcessHub::meet() {
 }
 
 void InProcessHub::all_gather(int rank, std::span<const float> mine, std::span<float> all) {
+  gather(rank, std::as_bytes(mine), std::as_writable_bytes(all));
+}
+
+void InProcessHub::gather(int rank, std::span<const std::byte> mine, std::span<std::byte> all) {
   const auto own = static_cast<size_t>(rank), count = static_cast<size_t>(ranks_),
-             most = static_cast<size_t>(max_values_);
+             most = static_cast<size_t>(max_bytes_);
   if (all.size() != mine.size() * count || mine.size() > most) {
     throw Error(ErrorCode::internal, "exchange between ranks",
-                fmt::format("{} values into room for {}", mine.size(), all.size()),
-                fmt::format("at most {} values of each of {} ranks", most, count));
+                fmt::format("{} bytes into room for {}", mine.size(), all.size()),
+                fmt::format("at most {} bytes of each of {} ranks", most, count));
   }
   if (mine.empty()) return;
   Given& given = given_[turn_[own]];
   turn_[own] ^= 1;
-  std::memcpy(given.values.data() + own * most, mine.data(), mine.size_bytes());
+  std::memcpy(given.bytes.data() + own * most, mine.data(), mine.size());
   given.sizes[own] = mine.size();
   meet();
   for (size_t other = 0; other < count; ++other) {
     if (given.sizes[other] != mine.size()) {
       throw Error(ErrorCode::internal, "exchange between ranks",
-                  fmt::format("rank {} gave {} values", other, given.sizes[other]), fmt::format("{}", mine.size()));
+                  fmt::format("rank {} gave {} bytes", other, given.sizes[other]), fmt::format("{}", mine.size()));
     }
-    float* to = all.data() + other * mine.size();
-    if (to != mine.data()) std::memcpy(to, given.values.data() + other * most, mine.size_bytes());
+    std::byte* to = all.data() + other * mine.size();
+    if (to != mine.data()) std::memcpy(to, given.bytes.data() + other * most, mine.size());
   }
   if (rank == 0) {
     exchanges_.fetch_add(1, std::memory_order_relaxed);
-    bytes_.fetch_add(static_cast<int64_t>((count - 1) * mine.size_bytes()), std::memory_order_relaxed);
+    bytes_.fetch_add(static_cast<int64_t>((count - 1) * mine.size()), std::memory_order_relaxed);
   }
 }
 

@@ -4,8 +4,10 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "device/exchange.h"
@@ -26,12 +28,19 @@ class InProcessHub {
   int failed_rank() const { return failed_.load(); }  // −1: none
 
   void all_gather(int rank, std::span<const float> mine, std::span<float> all);
+  // The same of one value of any kind, at most max_values · 4 bytes: all has ranks() of them.
+  template <typename T>
+  void all_gather_value(int rank, const T& mine, std::span<T> all) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    gather(rank, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(all));
+  }
 
   // Of one rank since the start: calls, and bytes that it got from others.
   int64_t exchanges() const { return exchanges_.load(std::memory_order_relaxed); }
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
+  void gather(int rank, std::span<const std::byte> mine, std::span<std::byte> all);
   // Waits until all ranks are here. What they wrote before is seen after.
   void meet();
   void throw_if_failed() const;
@@ -39,12 +48,12 @@ class InProcessHub {
   // Exchanges use two buffers in turn. A rank that writes one again has met all others since, and they had read it by
   // then: one meeting an exchange is enough.
   struct Given {
-    std::vector<float> values;  // [ranks, max_values]
-    std::vector<size_t> sizes;  // [ranks]
+    std::vector<std::byte> bytes;  // [ranks, max_bytes_]
+    std::vector<size_t> sizes;     // [ranks]
   };
 
   int ranks_;
-  int64_t max_values_;
+  int64_t max_bytes_;
   std::array<Given, 2> given_;
   std::vector<size_t> turn_;  // [ranks] the buffer of the rank's next exchange
   std::atomic<int> arrived_{0};

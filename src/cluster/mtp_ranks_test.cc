@@ -134,6 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Models, MtpRanks,
                          ::testing::Values(MtpRanksCase{"tinyA", "case_T67"},
                                            MtpRanksCase{"tinyA", "case_T46", {.page_rows = 4}},
                                            MtpRanksCase{"tinyA", "case_T130", {.cache_type = forward::CacheType::bf16}},
+                                           MtpRanksCase{"tinyA", "case_T67", {.compute = forward::Compute::bf16}},
                                            MtpRanksCase{"nano", "case_T700", {.page_rows = 32}}));
 
 }  // namespace

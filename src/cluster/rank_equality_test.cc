@@ -87,6 +87,19 @@ TEST_P(Models, Bf16RowsGiveTheBitsOfOneRank) {
   }
 }
 
+// Leaf sums are exchanged in fp32 and rounded once, after their addition.
+TEST_P(Models, Bf16ComputeGivesTheBitsOfOneRank) {
+  Ids ids = ids_of(GetParam(), golden_cases(GetParam()).front());
+  const Setting setting{.cache_type = forward::CacheType::bf16, .compute = forward::Compute::bf16};
+  const Trace expected = without_group(GetParam(), ids, setting);
+  EXPECT_FALSE(same(expected, without_group(GetParam(), ids, {.cache_type = forward::CacheType::bf16})));
+  for (const GroupSize size : {two_ranks, shared_pages}) {
+    Streams streams(GetParam(), size, setting);
+    EXPECT_TRUE(same(in_chunks(streams, ids, 300), expected)) << name_of(size);
+    EXPECT_TRUE(same(in_chunks(streams, ids, 9), expected)) << name_of(size);
+  }
+}
+
 TEST_P(Models, WorkerThreadsDoNotMatter) {
   const Ids ids = ids_of(GetParam(), golden_cases(GetParam()).front());
   const Trace expected = without_group(GetParam(), ids, {});

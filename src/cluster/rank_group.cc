@@ -1,16 +1,12 @@
-// Rank 0 runs on the caller's thread, every other rank on a thread of its own that waits for steps.
+// The text models of all ranks on CPUs.
 #include "cluster/rank_group.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <exception>
-#include <functional>
-#include <mutex>
-#include <thread>
 #include <vector>
 
-#include "base/error.h"
 #include "cluster/in_process_exchange.h"
+#include "cluster/rank_threads.h"
+#include "cluster/step_room.h"
 #include "device/threads.h"
 #include "forward/scratch.h"
 #include "model/split.h"
@@ -31,35 +27,6 @@ forward::Ranks ranks_of(GroupSize size, int32_t rank) {
   return {rank, size.tensor_parallel_size, size.decode_context_parallel_size};
 }
 
-// Room for the largest step, so that reading one allocates nothing.
-void reserve(forward::Step& step, const forward::Capacity& capacity) {
-  const auto count = [](int64_t n) { return static_cast<size_t>(n); };
-  const size_t slots = count(capacity.slots), moves = slots + count(capacity.kept_states);
-  const int64_t stream_pages = capacity.max_stream_pages > 0 ? capacity.max_stream_pages : 2 * capacity.pages;
-  step.keeps.reserve(moves);
-  step.restores.reserve(moves);
-  step.page_copies.reserve(slots);
-  const size_t rows = std::max(count(capacity.max_rows), slots);
-  step.tokens.reserve(rows);
-  step.positions.reserve(rows);
-  step.segments.reserve(slots);
-  step.page_tables.reserve(slots * count(stream_pages));
-  step.logit_rows.reserve(count(capacity.max_logit_rows));
-  step.head_slots.reserve(slots);
-}
-
-// Most bytes of such a step.
-size_t step_bytes(const forward::Step& reserved) {
-  std::vector<std::byte> empty;
-  forward::write_step({}, empty);
-  return empty.size() + reserved.keeps.capacity() * sizeof(forward::StateMove) +
-         reserved.restores.capacity() * sizeof(forward::StateMove) +
-         reserved.page_copies.capacity() * sizeof(forward::PageCopy) +
-         reserved.segments.capacity() * sizeof(forward::Segment) + reserved.positions.capacity() * sizeof(int64_t) +
-         sizeof(int32_t) * (reserved.tokens.capacity() + reserved.page_tables.capacity() +
-                            reserved.logit_rows.capacity() + reserved.head_slots.capacity());
-}
-
 }  // namespace
 
 struct RankGroup::State {
@@ -68,8 +35,6 @@ struct RankGroup::State {
     std::unique_ptr<device::Threads> threads;
     std::unique_ptr<forward::TextModel> model;
     forward::Step step;
-    std::exception_ptr failure;
-    std::thread thread;  // rank 0 has none
   };
 
   const model::Shape& shape;
@@ -77,14 +42,8 @@ struct RankGroup::State {
   InProcessHub hub;
   std::vector<Rank> ranks;
   std::vector<std::byte> bytes;  // of a step given as a struct
-
-  std::mutex mutex;  // of everything below
-  std::condition_variable changed;
-  uint64_t jobs = 0;  // given out so far
-  int running = 0;    // ranks that have not finished the last one
-  bool stopping = false;
   Job job;
-  bool broken = false;  // used by the caller's thread only
+  std::unique_ptr<RankThreads> rank_threads;
 
   State(const model::Shape& s, const model::TextWeights& weights, GroupSize group_size,
         const forward::Capacity& capacity, int threads, forward::Mutation mutation,
@@ -104,75 +63,23 @@ struct RankGroup::State {
       reserve(rank.step, capacity);
     }
     bytes.reserve(step_bytes(ranks.front().step));
-    for (size_t r = 1; r < ranks.size(); ++r) ranks[r].thread = std::thread([this, r] { serve(r); });
+    rank_threads = std::make_unique<RankThreads>(hub, [this](int rank) { run_rank(rank); });
   }
 
-  ~State() {
-    {
-      const std::lock_guard lock(mutex);
-      stopping = true;
-    }
-    changed.notify_all();
-    for (Rank& rank : ranks) {
-      if (rank.thread.joinable()) rank.thread.join();
-    }
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-
-  // The life of a rank's thread.
-  void serve(size_t rank) {
-    uint64_t done = 0;
-    while (true) {
-      {
-        std::unique_lock lock(mutex);
-        changed.wait(lock, [&] { return stopping || jobs != done; });
-        if (stopping) return;
-        done = jobs;
-      }
-      run_rank(rank);
-      {
-        const std::lock_guard lock(mutex);
-        --running;
-      }
-      changed.notify_all();
-    }
-  }
-
-  // The job on one rank; what it throws is kept.
-  void run_rank(size_t index) noexcept {
-    Rank& rank = ranks[index];
-    try {
-      forward::read_step(job.step, rank.step);
-      forward::Probe* probe = index == 0 ? job.probe : nullptr;
-      if (job.mtp) {
-        rank.model->run_mtp(rank.step, job.hidden_rows, job.zero_first_embedding, probe);
-      } else {
-        rank.model->run(rank.step, probe);
-      }
-    } catch (...) {
-      rank.failure = std::current_exception();
-      hub.fail(static_cast<int>(index));
+  void run_rank(int number) {
+    Rank& rank = ranks[static_cast<size_t>(number)];
+    forward::read_step(job.step, rank.step);
+    forward::Probe* probe = number == 0 ? job.probe : nullptr;
+    if (job.mtp) {
+      rank.model->run_mtp(rank.step, job.hidden_rows, job.zero_first_embedding, probe);
+    } else {
+      rank.model->run(rank.step, probe);
     }
   }
 
   void run(const Job& next) {
-    if (broken) throw Error(ErrorCode::internal, "ranks", "a rank has failed in an earlier step");
-    {
-      const std::lock_guard lock(mutex);
-      job = next;
-      ++jobs;
-      running = hub.ranks() - 1;
-    }
-    changed.notify_all();
-    run_rank(0);
-    {
-      std::unique_lock lock(mutex);
-      changed.wait(lock, [this] { return running == 0; });
-    }
-    if (hub.failed_rank() < 0) return;
-    broken = true;  // the first to fail knows why; the others only that it failed
-    std::rethrow_exception(ranks[static_cast<size_t>(hub.failed_rank())].failure);
+    job = next;
+    rank_threads->run();
   }
 
   forward::TextModel& first() const { return *ranks.front().model; }

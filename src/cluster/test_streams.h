@@ -51,6 +51,7 @@ struct Setting {
   int32_t page_rows = 16;
   forward::CacheType cache_type = forward::CacheType::f32;
   int threads = 1;
+  forward::Compute compute = forward::Compute::f32;
 };
 
 // A group and the pages of its streams. Ranks that share the pages have two pools, and what is one stream's page in the
@@ -73,7 +74,8 @@ class Streams {
                         .max_logit_rows = 300,
                         .kept_states = 2,
                         .page_rows = setting.page_rows,
-                        .cache_type = setting.cache_type},
+                        .cache_type = setting.cache_type,
+                        .compute = setting.compute},
                setting.threads) {}
 
   std::vector<int32_t> pages(int32_t slot) const {
@@ -150,7 +152,8 @@ inline Trace without_group(const model::Shape& s, const model::TextWeights& weig
                                    .max_rows = 300,
                                    .max_logit_rows = 300,
                                    .page_rows = setting.page_rows,
-                                   .cache_type = setting.cache_type});
+                                   .cache_type = setting.cache_type,
+                                   .compute = setting.compute});
   Trace trace;
   for (size_t begin = 0; begin < ids.size(); begin += 300) {
     const size_t rows = std::min<size_t>(300, ids.size() - begin);

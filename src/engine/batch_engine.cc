@@ -23,13 +23,18 @@ void check_options(const BatchEngineOptions& options) {
 }
 
 BatchEngine::BatchEngine(StepRunner& runner, const BatchEngineOptions& options, draft::Drafter* drafter)
-    : runner_(runner), options_(options), scheduler_(options.scheduler, drafter), progress_(now()) {
+    : runner_(runner),
+      options_(options),
+      ready_(runner.counts()),
+      scheduler_(options.scheduler, drafter),
+      progress_(now()) {
   check_options(options);
   const auto slots = static_cast<size_t>(options.scheduler.capacity.slots);
   snapshot_.streams.reserve(slots);
   cancels_.reserve(slots);
   cancel_inbox_.reserve(slots);
   status_ = scheduler_.status();
+  status_.runner = runner.counts();
   if (options.watchdog_s > 0)
     watchdog_ =
         std::make_unique<Watchdog>(options.watchdog_s, Watchdog::Actions{.look = [this] { return progress(); },
@@ -149,6 +154,8 @@ bool BatchEngine::run_step() {
   publish(step != nullptr);
   if (step == nullptr) return false;
   runner_.run(*step);
+  check_counts();
+  if (options_.check_numerics) check_numerics(*step);
   scheduler_.complete(runner_.logits(), now());
   const std::lock_guard lock(mutex_);
   progress_ = now();
@@ -156,8 +163,26 @@ bool BatchEngine::run_step() {
   return true;
 }
 
+// Promise 5 (design.md 1). A user's server goes on, with the metrics saying so; while we develop it is an error.
+void BatchEngine::check_counts() const {
+#ifndef NDEBUG
+  const forward::RunnerCounts counts = runner_.counts();
+  if (counts.allocations != ready_.allocations || counts.kernels_loaded != ready_.kernels_loaded)
+    throw Error(ErrorCode::internal, "a step on the GPU",
+                fmt::format("{} allocations and {} loaded kernels", counts.allocations - ready_.allocations,
+                            counts.kernels_loaded - ready_.kernels_loaded),
+                "none after ready");
+#endif
+}
+
+void BatchEngine::check_numerics(const forward::Step& step) const {
+  const std::string where = runner_.not_finite(step);
+  if (!where.empty()) throw Error(ErrorCode::internal, "--check-numerics", where, "finite values");
+}
+
 void BatchEngine::publish(bool busy) {
   Status status = scheduler_.status();
+  status.runner = runner_.counts();
   const std::lock_guard lock(mutex_);
   status_ = std::move(status);
   busy_ = busy;

@@ -21,6 +21,7 @@ namespace tandem::engine {
 struct BatchEngineOptions {
   SchedulerOptions scheduler;
   double watchdog_s = 0;           // no step finished for so long while busy: the engine is stuck; 0: no watchdog
+  bool check_numerics = false;     // --check-numerics: a NaN or an infinity in states or hidden rows breaks the engine
   std::function<void()> on_stuck;  // called on the watchdog's thread after its dump, each time; may be empty
 };
 
@@ -52,6 +53,8 @@ class BatchEngine : public Engine {
   // Hands the inbox to the scheduler; waits for it to fill when `idle`. False: stop.
   bool take_inbox(bool idle);
   bool run_step();  // false: there was nothing to do
+  void check_counts() const;
+  void check_numerics(const forward::Step& step) const;
   void publish(bool busy);
   void break_down(const std::string& reason);
   void refuse_if_closed() const;  // with mutex_ held
@@ -61,8 +64,9 @@ class BatchEngine : public Engine {
 
   StepRunner& runner_;
   const BatchEngineOptions options_;
-  Scheduler scheduler_;            // the engine thread's, but for what it says any thread may call
-  std::vector<uint64_t> cancels_;  // taken from the inbox
+  const forward::RunnerCounts ready_;  // as the first request finds it
+  Scheduler scheduler_;                // the engine thread's, but for what it says any thread may call
+  std::vector<uint64_t> cancels_;      // taken from the inbox
 
   mutable std::mutex mutex_;  // guards everything below; never held while a sink or the model runs
   std::condition_variable wake_;

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "draft/proposal.h"
+#include "forward/step_runner.h"
 
 namespace tandem::engine {
 
@@ -148,6 +149,7 @@ struct Status {
   int64_t preemptions = 0, evictions = 0;
   int64_t step_rows = 0;          // rows of all steps
   DraftStats drafts;              // of all requests
+  forward::RunnerCounts runner;   // of a model on a GPU
   int64_t invalid_proposals = 0;  // drafts outside of the vocabulary, which were not used
 };
 

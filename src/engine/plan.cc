@@ -115,6 +115,7 @@ class Planner {
     c.max_logit_rows = std::max(c.max_logit_rows, s_.max_num_seqs + s_.max_draft_rows);
     c.kept_states = 0;
     c.cache_type = s_.cache_type;
+    c.compute = s_.compute;
     c.mtp = s_.mtp;
     return c;
   }
@@ -131,6 +132,7 @@ class Planner {
       return given;
     }
     capacity.max_stream_pages = stream_pages;
+    capacity.pages = std::max<int64_t>(capacity.pages, stream_pages + 1);  // activations may grow with either
     const int64_t rest = bytes_(capacity) - capacity.pages * units_.page, left = s_.machine_memory / sharers() - rest;
     if (left < 2 * units_.page)
       throw Error(ErrorCode::does_not_fit, "memory",

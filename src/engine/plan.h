@@ -13,7 +13,9 @@ namespace tandem::engine {
 
 inline constexpr int64_t default_kv_cache_memory = int64_t{1} << 30;
 inline constexpr int64_t default_kept_states_memory = int64_t{256} << 20;
+inline constexpr int64_t default_kept_states_memory_of_gpu = int64_t{1} << 30;
 inline constexpr int32_t default_max_num_batched_tokens = 512;
+inline constexpr int32_t default_max_num_batched_tokens_of_gpu = 2048;
 inline constexpr int32_t default_max_num_seqs = 4;
 inline constexpr int32_t largest_max_num_seqs = 64;
 
@@ -25,6 +27,7 @@ struct PlanSettings {
   int64_t kept_states_memory = default_kept_states_memory;  // --kept-states-memory, bytes of a rank; 0: none are kept
   forward::Ranks ranks = {};                                // sizes; Ranks::rank plays no part
   forward::CacheType cache_type = forward::CacheType::f32;  // --kv-cache-dtype
+  forward::Compute compute = forward::Compute::f32;         // --compute
   bool mtp = true;                   // the MTP layer's caches and scratch, if the model has that layer
   int32_t max_draft_rows = 0;        // drafts that a step verifies at most, over all streams: rows with logits
   int64_t machine_memory = 0;        // bytes that the plan must stay below, weights not counted; 0: not checked

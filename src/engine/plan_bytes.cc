@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cache/slots.h"
+#include "forward/gpu_model.h"
 #include "model/cache_bytes.h"
 #include "ops/kda_block/kda_block.h"
 
@@ -60,6 +61,15 @@ PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& r
     const int64_t pages = c.pages;
     c.pages = 0;
     return bytes(c) + pages * page_bytes[c.mtp ? 1 : 0];
+  };
+}
+
+PlannedBytes gpu_model_bytes(const device::GpuProperties& gpu, const model::Shape& shape,
+                             const model::DrafterShape* drafter) {
+  std::optional<model::DrafterShape> own;
+  if (drafter != nullptr) own = *drafter;
+  return [gpu, shape, own](const forward::Capacity& capacity) {
+    return forward::GpuModel::planned_bytes(gpu, shape, capacity, own ? &*own : nullptr);
   };
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/gpu.h"
 #include "engine/plan.h"
 #include "model/drafter.h"
 #include "model/inventory.h"
@@ -33,5 +34,9 @@ PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& r
                               const model::DrafterShape* drafter = nullptr);
 PlannedBytes text_model_bytes(const model::Shape& shape, const forward::Ranks& ranks, int threads,
                               const model::CacheRow& row, const model::DrafterShape* drafter = nullptr);
+
+// The same of the model on a GPU like this one (forward::GpuModel::planned_bytes).
+PlannedBytes gpu_model_bytes(const device::GpuProperties& gpu, const model::Shape& shape,
+                             const model::DrafterShape* drafter = nullptr);
 
 }  // namespace tandem::engine

@@ -161,6 +161,22 @@ TEST(Plan, FillingTheMemoryLeavesLessThanAPage) {
   EXPECT_NE(refusal(long_stream).expected().find("--max-model-len"), std::string::npos);
 }
 
+// A GPU's activations grow with the longest stream that the pool can hold.
+TEST(Plan, FillingCountsActivationsOfTheStreamsThatFit) {
+  const PlannedBytes bytes = [](const forward::Capacity& c) {
+    return 1000 * c.pages + 10 * c.slots + 100 * c.kept_states + 2000 * std::min(c.max_stream_pages, c.pages);
+  };
+  const Plan p = make_plan(256 * 100, bytes,
+                           {.max_num_seqs = 2,
+                            .kept_states_memory = 0,
+                            .machine_memory = 320'000,
+                            .memory_of_each_rank = true,
+                            .fill_memory = true});
+  EXPECT_LE(p.total_bytes, 320'000);
+  EXPECT_EQ(p.capacity.max_stream_pages, 100);
+  EXPECT_EQ(p.capacity.pages, 119);  // 320,000 − 20 − 2000 · 100
+}
+
 TEST(Plan, SettingsOutsideTheirRangeAreUsageErrors) {
   EXPECT_EQ(refusal({.max_model_len = 101}, 100).code(), ErrorCode::usage);
   EXPECT_EQ(refusal({.max_model_len = 1}).code(), ErrorCode::usage);

@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::array<char, 8> magic = {'T', 'N', 'D', 'M', 'S', 'T', 'E', 'P'};
 constexpr uint32_t version = 2;
-constexpr uint32_t with_mtp = 1, with_drafter = 2;  // flags
-constexpr uint32_t mark_of_result = 0x544C5352;     // "RSLT"
+constexpr uint32_t with_mtp = 1, with_drafter = 2, with_bf16_compute = 4, all_flags = 7;
+constexpr uint32_t mark_of_result = 0x544C5352;  // "RSLT"
 constexpr size_t longest_name = 255, most_scales = 1024;
 
 constexpr int64_t most_rows = 65536;
@@ -61,7 +61,8 @@ HeaderFields fields_of(const RecordingHeader& header, size_t name_length) {
           .decode_context_parallel_size = header.ranks.decode_context_parallel_size,
           .config_crc = header.config_crc,
           .name_length = static_cast<uint32_t>(name_length),
-          .flags = (capacity.mtp ? with_mtp : 0) | (header.drafter_crc ? with_drafter : 0),
+          .flags = (capacity.mtp ? with_mtp : 0) | (header.drafter_crc ? with_drafter : 0) |
+                   (capacity.compute == forward::Compute::bf16 ? with_bf16_compute : 0),
           .drafter_crc = header.drafter_crc.value_or(0),
           .latent_scales = static_cast<uint32_t>(capacity.latent_scales.size())};
 }
@@ -196,18 +197,20 @@ void RecordingReader::read_header() {
   if (crc != crc32c(bytes_.first(end))) bad("a header with a wrong checksum", "an undamaged one");
   if (fields.cache_type >= std::size(model::all_cache_types))
     bad(fmt::format("cache type {}", fields.cache_type), fmt::format("0 to {}", std::size(model::all_cache_types) - 1));
-  if (fields.flags > (with_mtp | with_drafter)) bad(fmt::format("flags {}", fields.flags), "0 to 3");
+  if (fields.flags > all_flags) bad(fmt::format("flags {}", fields.flags), fmt::format("0 to {}", all_flags));
   if (const char* size = wrong_size(fields))
     bad(fmt::format("{} out of their range", size), "sizes that a server can have");
-  header_.capacity = {.slots = fields.slots,
-                      .pages = fields.pages,
-                      .max_stream_pages = fields.max_stream_pages,
-                      .max_rows = fields.max_rows,
-                      .max_logit_rows = fields.max_logit_rows,
-                      .kept_states = fields.kept_states,
-                      .page_rows = fields.page_rows,
-                      .cache_type = static_cast<forward::CacheType>(fields.cache_type),
-                      .mtp = (fields.flags & with_mtp) != 0};
+  header_.capacity = {
+      .slots = fields.slots,
+      .pages = fields.pages,
+      .max_stream_pages = fields.max_stream_pages,
+      .max_rows = fields.max_rows,
+      .max_logit_rows = fields.max_logit_rows,
+      .kept_states = fields.kept_states,
+      .page_rows = fields.page_rows,
+      .cache_type = static_cast<forward::CacheType>(fields.cache_type),
+      .compute = (fields.flags & with_bf16_compute) != 0 ? forward::Compute::bf16 : forward::Compute::f32,
+      .mtp = (fields.flags & with_mtp) != 0};
   header_.capacity.latent_scales.resize(fields.latent_scales);
   std::memcpy(header_.capacity.latent_scales.data(), bytes_.data() + scales, 4 * size_t{fields.latent_scales});
   for (const float scale : header_.capacity.latent_scales)

@@ -40,6 +40,8 @@ class StepRecorder : public StepRunner {
   void run(const forward::Step& step) override;
   std::span<const float> logits() const override { return runner_.logits(); }
   forward::DraftLattices lattices() const override { return runner_.lattices(); }
+  std::string not_finite(const forward::Step& step) override { return runner_.not_finite(step); }
+  forward::RunnerCounts counts() const override { return runner_.counts(); }
 
  private:
   void write(std::span<const std::byte> bytes);

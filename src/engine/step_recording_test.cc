@@ -49,6 +49,7 @@ class RecordingTest : public ::testing::Test {
     RecordingHeader header;
     header.capacity = options_for(model_options_, 16).capacity;
     header.capacity.cache_type = forward::CacheType::nvfp4;
+    header.capacity.compute = compute_;
     header.capacity.latent_scales = {0x1p-9f, 0x1p-10f};
     header.ranks.tensor_parallel_size = 2;
     header.model = "fake";
@@ -59,8 +60,17 @@ class RecordingTest : public ::testing::Test {
   const FakeModelOptions model_options_{.slots = 2, .page_rows = 16, .records = 4};
   const std::filesystem::path path_ =
       std::filesystem::temp_directory_path() / ("tandem_recording_" + std::to_string(::getpid()));
+  forward::Compute compute_ = forward::Compute::f32;
   std::vector<forward::Step> steps_;
 };
+
+TEST_F(RecordingTest, KnowsTheArithmetic) {
+  for (const forward::Compute compute : {forward::Compute::bf16, forward::Compute::f32}) {
+    compute_ = compute;
+    const auto bytes = record();
+    EXPECT_EQ(RecordingReader(bytes, "file").header().capacity.compute, compute);
+  }
+}
 
 TEST_F(RecordingTest, ReplaysGiveTheSameChecksums) {
   const auto bytes = record();

@@ -17,6 +17,7 @@ Json side_json(const std::optional<QualitySide>& side, const std::optional<Perpl
   Json json;
   json["model"] = side->name;
   json["config_crc32c"] = fmt::format("{:08x}", side->config_crc);
+  json["compute"] = side->capture.empty() ? Json(side->compute) : Json(nullptr);
   json["kv_cache_dtype"] = side->capture.empty() ? Json(side->kv_cache_dtype) : Json(nullptr);
   json["capture"] = side->capture.empty() ? Json(nullptr) : Json(side->capture);
   if (!perplexity) return json;

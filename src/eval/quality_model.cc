@@ -37,9 +37,18 @@ forward::Capacity capacity_for(const ModelLogitsOptions& options, int64_t vocab_
   capacity.max_rows = static_cast<int32_t>(std::min(chunk, options.window));
   capacity.max_logit_rows = capacity.max_rows;
   capacity.cache_type = options.cache_type;
+  capacity.compute = options.compute;
   capacity.latent_scales = options.latent_scales;
   capacity.mtp = false;
   return capacity;
+}
+
+std::unique_ptr<engine::StepRunner> runner_for(const model::Shape& shape, const model::TextWeights& weights,
+                                               const ModelLogitsOptions& options, int32_t pages) {
+  const forward::Capacity capacity = capacity_for(options, shape.vocab_size, pages);
+  if (options.gpu != nullptr) return engine::run_on_gpu(*options.gpu, shape, weights, capacity);
+  return engine::run_on_cpu(shape, weights, capacity, options.ranks,
+                            engine::threads_of_rank(options.threads, options.ranks));
 }
 
 }  // namespace
@@ -51,8 +60,7 @@ ModelLogits::ModelLogits(const std::filesystem::path& folder, const ModelLogitsO
       weights_(model::load_text_weights(checkpoint_, shape_, options.weights)),
       pages_(pages_for(options.window, shape_)),
       page_groups_(checked(options.ranks).decode_context_parallel_size),
-      runner_(engine::run_on_cpu(shape_, weights_, capacity_for(options, shape_.vocab_size, pages_), options.ranks,
-                                 engine::threads_of_rank(options.threads, options.ranks))) {}
+      runner_(runner_for(shape_, weights_, options, pages_)) {}
 
 void ModelLogits::start(const Windows& windows, size_t window) {
   ids_ = windows.windows[window].ids;

@@ -15,10 +15,11 @@ namespace tandem::eval {
 
 // One side of a comparison as it was asked for.
 struct QualitySide {
-  std::string name;            // the folder's own name; of a capture, the model's that it is of
-  std::string kv_cache_dtype;  // empty for a capture
-  std::string capture;         // file name; empty: a model that ran
-  uint32_t config_crc = 0;     // CRC32C of config.json
+  std::string name;             // the folder's own name; of a capture, the model's that it is of
+  std::string kv_cache_dtype;   // empty for a capture
+  std::string capture;          // file name; empty: a model that ran
+  uint32_t config_crc = 0;      // CRC32C of config.json
+  std::string compute = "f32";  // arithmetic of activations; of a capture not known
 };
 
 struct Perplexity {

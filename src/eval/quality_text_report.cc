@@ -10,7 +10,8 @@ namespace {
 std::string side_text(const QualitySide& side) {
   if (!side.capture.empty())
     return fmt::format("{}, capture of {} (config {:08x})", side.capture, side.name, side.config_crc);
-  return fmt::format("{} (config {:08x}, {} cache)", side.name, side.config_crc, side.kv_cache_dtype);
+  return fmt::format("{} (config {:08x}, {} compute, {} cache)", side.name, side.config_crc, side.compute,
+                     side.kv_cache_dtype);
 }
 
 std::string plus_minus(const std::optional<double>& error, const char* format) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 
 #include "ops/draft_select/draft_select.h"
 #include "ops/linear/linear.h"
@@ -12,16 +11,6 @@
 #include "ops/rope/rope.h"
 
 namespace tandem::forward {
-namespace {
-
-// The nearest bf16, ties to even. A value that is not finite stays what it is.
-float nearest_bf16(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return x;
-  return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
-}
-
-}  // namespace
 
 void Dflash2::Work::lay_out(Arena& arena, const model::DrafterShape& s, const Capacity& capacity, int64_t threads) {
   const int64_t step = capacity.max_rows, blocks = capacity.slots * s.block_size,
@@ -52,8 +41,9 @@ void Dflash2::Work::lay_out(Arena& arena, const model::DrafterShape& s, const Ca
 Dflash2::Dflash2(const DrafterModel& model, const model::Shape& target, const Capacity& capacity,
                  device::Threads& threads)
     : s_(*model.shape),
-      weights_(*model.weights),
-      taps_in_fp32_(model.taps_in_fp32),
+      weights_(rounded_.replaced(*model.weights, capacity.compute)),
+      compute_(capacity.compute),
+      taps_in_fp32_(model.taps_in_fp32 && compute_ == Compute::f32),
       threads_(threads),
       ring_(s_, context_element(capacity.cache_type), capacity.slots, capacity.kept_states) {
   model::check_drafter_fits(s_, target, "drafter");
@@ -108,23 +98,23 @@ void Dflash2::tap(int64_t layer, int64_t streams_of_row, const float* streams) {
     for (int64_t d = 0; d < hidden; ++d) {
       float sum = from[d];
       for (int64_t n = 1; n < streams_of_row; ++n) sum += from[n * hidden + d];
-      const float mean = sum / static_cast<float>(streams_of_row);
-      to[d] = taps_in_fp32_ ? mean : nearest_bf16(mean);
+      to[d] = sum / static_cast<float>(streams_of_row);
     }
+    ops::round_values(taps_in_fp32_ ? Compute::f32 : Compute::bf16, ops::RoundingPoint::drafter_tap, to, hidden);
   });
 }
 
 void Dflash2::store_context() {
   const int64_t rows = std::ssize(context_rows_);
   if (rows == 0) return;
-  ops::linear(threads_, weights_.fc, w_.taps, w_.context, rows);
+  ops::linear(threads_, weights_.fc, w_.taps, w_.context, rows, compute_);
   norm_rows(w_.context, weights_.hidden_norm, rows, w_.context);
   turns_of(positions_);
   for (size_t number = 0; number < weights_.layers.size(); ++number) {
     const model::DrafterLayer& w = weights_.layers[number];
     const std::array calls{
-        ops::LinearCall{&w.k_proj, w_.context, s_.hidden_size, w_.key, s_.key_width()},
-        ops::LinearCall{&w.v_proj, w_.context, s_.hidden_size, w_.value, s_.key_width()},
+        ops::LinearCall{&w.k_proj, w_.context, s_.hidden_size, w_.key, s_.key_width(), compute_},
+        ops::LinearCall{&w.v_proj, w_.context, s_.hidden_size, w_.value, s_.key_width(), compute_},
     };
     ops::linear(threads_, calls, rows);
     turn_heads(w.k_norm, s_.num_key_value_heads, rows, w_.key);
@@ -151,6 +141,7 @@ void Dflash2::turns_of(std::span<const int64_t> positions) {
 void Dflash2::norm_rows(const float* x, const std::vector<float>& weight, int64_t rows, float* y) {
   threads_.run(rows, [&](int64_t i) {
     ops::rms_norm(x + i * s_.hidden_size, weight.data(), s_.rms_norm_eps, s_.hidden_size, y + i * s_.hidden_size);
+    ops::round_values(compute_, ops::RoundingPoint::norm, y + i * s_.hidden_size, s_.hidden_size);
   });
 }
 
@@ -160,7 +151,9 @@ void Dflash2::turn_heads(const std::vector<float>& norm, int64_t heads, int64_t 
     for (int64_t head = 0; head < heads; ++head) {
       float* values = x + (i * heads + head) * s_.head_dim;
       ops::rms_norm(values, norm.data(), s_.rms_norm_eps, s_.head_dim, values);
+      ops::round_values(compute_, ops::RoundingPoint::norm, values, s_.head_dim);
       ops::rope(w_.turns + i * s_.head_dim, s_.head_dim, values);
+      ops::round_values(compute_, ops::RoundingPoint::drafter_rope, values, s_.head_dim);
     }
   });
 }

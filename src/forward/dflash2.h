@@ -17,6 +17,7 @@
 #include "cache/context_ring.h"
 #include "device/host_memory.h"
 #include "device/threads.h"
+#include "forward/rounded_weights.h"
 #include "forward/scratch.h"
 #include "forward/step.h"
 #include "forward/step_runner.h"
@@ -90,7 +91,9 @@ class Dflash2 {
   void mlp(const model::DrafterLayer& w);
 
   const model::DrafterShape s_;
-  const model::DrafterWeights& weights_;
+  RoundedMatrices rounded_;              // bf16 mode: what is stored as F32
+  const model::DrafterWeights weights_;  // views
+  const Compute compute_;
   const bool taps_in_fp32_;
   device::Threads& threads_;
   cache::ContextRing ring_;

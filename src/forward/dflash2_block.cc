@@ -52,6 +52,7 @@ void Dflash2::convolve(const std::vector<float>& base, int64_t side, const float
   conv.in = in;
   conv.out = out;
   conv.accumulate = accumulate;
+  conv.compute = compute_;
   ops::block_conv(threads_, conv);
 }
 
@@ -59,12 +60,12 @@ void Dflash2::attention(size_t layer) {
   const model::DrafterLayer& w = weights_.layers[layer];
   const int64_t rows = streams_ * s_.block_size, hidden = s_.hidden_size;
   norm_rows(w_.x, w.input_layernorm, rows, w_.normed);
-  ops::linear(threads_, w.attention_conv.kernel_projection, w_.normed, w_.delta, rows);
+  ops::linear(threads_, w.attention_conv.kernel_projection, w_.normed, w_.delta, rows, compute_);
   convolve(w.attention_conv.base_kernel, 0, w_.normed, w_.a, false);
   const std::array calls{
-      ops::LinearCall{&w.q_proj, w_.a, hidden, w_.query, s_.query_width()},
-      ops::LinearCall{&w.k_proj, w_.a, hidden, w_.key, s_.key_width()},
-      ops::LinearCall{&w.v_proj, w_.a, hidden, w_.value, s_.key_width()},
+      ops::LinearCall{&w.q_proj, w_.a, hidden, w_.query, s_.query_width(), compute_},
+      ops::LinearCall{&w.k_proj, w_.a, hidden, w_.key, s_.key_width(), compute_},
+      ops::LinearCall{&w.v_proj, w_.a, hidden, w_.value, s_.key_width(), compute_},
   };
   ops::linear(threads_, calls, rows);
   turn_heads(w.q_norm, s_.num_attention_heads, rows, w_.query);
@@ -87,14 +88,15 @@ void Dflash2::attention(size_t layer) {
   attend.scratch = w_.attend;
   attend.out = w_.attended;
   ops::block_attend(threads_, attend);
-  ops::linear(threads_, w.o_proj, w_.attended, w_.y, rows);
+  ops::round_values(threads_, compute_, ops::RoundingPoint::drafter_attention, w_.attended, rows * s_.query_width());
+  ops::linear(threads_, w.o_proj, w_.attended, w_.y, rows, compute_);
   convolve(w.attention_conv.base_kernel, 1, w_.y, w_.x, true);
 }
 
 void Dflash2::mlp(const model::DrafterLayer& w) {
   const int64_t rows = streams_ * s_.block_size, width = s_.intermediate_size;
   norm_rows(w_.x, w.post_attention_layernorm, rows, w_.normed);
-  ops::linear(threads_, w.mlp_conv.kernel_projection, w_.normed, w_.delta, rows);
+  ops::linear(threads_, w.mlp_conv.kernel_projection, w_.normed, w_.delta, rows, compute_);
   convolve(w.mlp_conv.base_kernel, 0, w_.normed, w_.a, false);
   const std::array calls{
       ops::LinearCall{&w.gate_proj, w_.a, s_.hidden_size, w_.gate, width},
@@ -105,8 +107,9 @@ void Dflash2::mlp(const model::DrafterLayer& w) {
   threads_.run(rows, [&](int64_t i) {
     float* gate = w_.gate + i * width;
     ops::kernels().clamped_swiglu(gate, w_.up + i * width, no_clamp, width, gate);
+    ops::round_values(compute_, ops::RoundingPoint::activation, gate, width);
   });
-  ops::linear(threads_, w.down_proj, w_.gate, w_.y, rows);
+  ops::linear(threads_, w.down_proj, w_.gate, w_.y, rows, compute_);
   convolve(w.mlp_conv.base_kernel, 1, w_.y, w_.x, true);
 }
 
@@ -116,7 +119,7 @@ void Dflash2::candidates(int64_t first_row, int64_t rows, const float* logits) {
 }
 
 void Dflash2::finish(const Step& step) {
-  ops::linear(threads_, weights_.hidden_projection, w_.h, w_.g, draft_rows());
+  ops::linear(threads_, weights_.hidden_projection, w_.h, w_.g, draft_rows(), compute_);
   ops::SelectorEdges edges;
   edges.predecessor = &weights_.predecessor_codebook;
   edges.successor = &weights_.successor_codebook;

@@ -262,5 +262,21 @@ TEST(Dflash2Rounds, ADrafterThatDoesNotFitIsRefused) {
                Error);
 }
 
+TEST(Dflash2Bf16, BlocksAreNearThoseOfFp32AndDoNotDependOnTheCut) {
+  const std::span<const int32_t> ids(long_chat());
+  const auto run = [&](Compute compute, int64_t chunk) {
+    DraftedNano nano(nano_drafter().shape, 1, CacheType::bf16, 2, 2, 32, compute);
+    nano.feed(ids.first(120), chunk);
+    return nano.block({0, ids[120], 120});
+  };
+  const Lattice one_shot = run(Compute::bf16, 300);
+  EXPECT_EQ(run(Compute::bf16, 11), one_shot);
+  EXPECT_EQ(run(Compute::bf16, 1), one_shot);
+  const Lattice exact = run(Compute::f32, 300);
+  EXPECT_NE(exact, one_shot);
+  ASSERT_EQ(exact.unary.size(), one_shot.unary.size());
+  for (size_t i = 0; i < exact.unary.size(); ++i) EXPECT_NEAR(exact.unary[i], one_shot.unary[i], 0.5f) << i;
+}
+
 }  // namespace
 }  // namespace tandem::forward

@@ -120,7 +120,7 @@ class DraftedNano {
 
   explicit DraftedNano(const model::DrafterShape& drafter = nano_drafter().shape, int32_t slots = 1,
                        CacheType type = CacheType::f32, int32_t kept_states = 2, int threads = 2,
-                       int32_t max_logit_rows = 32)
+                       int32_t max_logit_rows = 32, Compute compute = Compute::f32)
       : drafter_(drafter),
         threads_(threads),
         text_(loaded("nano").shape, loaded("nano").weights, threads_,
@@ -131,7 +131,8 @@ class DraftedNano {
                        .max_logit_rows = max_logit_rows,
                        .kept_states = kept_states,
                        .page_rows = 64,
-                       .cache_type = type},
+                       .cache_type = type,
+                       .compute = compute},
               Mutation::none, {&drafter_, &nano_drafter().weights}) {}
 
   // A prompt in chunks.

@@ -22,10 +22,13 @@ void normalise(const Pass& pass, const model::DsaWeights& w) {
   for (int64_t row = 0; row < pass.rows(); ++row) {
     float* a = s.a + row * shape.q_lora_rank;
     ops::rms_norm(a, w.q_a_layernorm.data(), shape.rms_norm_eps, shape.q_lora_rank, a);
+    ops::round_values(pass.compute, ops::RoundingPoint::norm, a, shape.q_lora_rank);
     float* c = s.latent + row * shape.kv_lora_rank;
     ops::rms_norm(c, w.kv_a_layernorm.data(), shape.rms_norm_eps, shape.kv_lora_rank, c);
+    ops::round_values(pass.compute, ops::RoundingPoint::norm, c, shape.kv_lora_rank);
     float* k = s.index_k + row * shape.index_head_dim;
     ops::index_key_norm(k, w.indexer.k_norm_weight.data(), w.indexer.k_norm_bias.data(), shape.index_head_dim, k);
+    ops::round_values(pass.compute, ops::RoundingPoint::norm, k, shape.index_head_dim);
   }
 }
 
@@ -225,11 +228,11 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
   const int64_t hidden = shape.hidden_size, rows = pass.rows(), heads = shape.num_attention_heads;
 
   const std::array<ops::LinearCall, 5> projections{{
-      {&w.q_a_proj, x, hidden, s.a, shape.q_lora_rank},
-      {&w.kv_a_proj, x, hidden, s.latent, shape.kv_lora_rank},
-      {&w.indexer.wk, x, hidden, s.index_k, shape.index_head_dim},
-      {&w.indexer.compress_gate, x, hidden, s.index_gate, shape.index_head_dim},
-      {&w.indexer.weights_proj, x, hidden, s.index_weights, shape.index_n_heads},
+      {&w.q_a_proj, x, hidden, s.a, shape.q_lora_rank, pass.compute},
+      {&w.kv_a_proj, x, hidden, s.latent, shape.kv_lora_rank, pass.compute},
+      {&w.indexer.wk, x, hidden, s.index_k, shape.index_head_dim, pass.compute},
+      {&w.indexer.compress_gate, x, hidden, s.index_gate, shape.index_head_dim, pass.compute},
+      {&w.indexer.weights_proj, x, hidden, s.index_weights, shape.index_n_heads},  // fp32 (ops/rounding.h)
   }};
   // Rows that reuse a selection score nothing.
   const bool scores = !pass.shared_selection.reuse;
@@ -237,8 +240,8 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
   normalise(pass, w);
   if (pass.probe != nullptr) pass.probe->latents(number, rows, shape.kv_lora_rank, s.latent);
   const std::array<ops::LinearCall, 2> queries{{
-      {&w.q_b_proj, s.a, shape.q_lora_rank, s.query, heads * shape.qk_nope_head_dim},
-      {&w.indexer.wq_b, s.a, shape.q_lora_rank, s.index_q, shape.index_n_heads * shape.index_head_dim},
+      {&w.q_b_proj, s.a, shape.q_lora_rank, s.query, heads * shape.qk_nope_head_dim, pass.compute},
+      {&w.indexer.wq_b, s.a, shape.q_lora_rank, s.index_q, shape.index_n_heads * shape.index_head_dim, pass.compute},
   }};
   ops::linear(pass.threads, std::span(queries).first(scores ? 2 : 1), rows);
 
@@ -246,7 +249,9 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
   const int64_t most = pass.group.parts[0].attention_heads.count;
   float* absorbed = over_ranks ? s.queries + pass.group.ranks.rank * rows * most * shape.kv_lora_rank : s.absorbed;
   const ops::MlaAbsorb kv_b{&layer.kv_b, heads, shape.qk_nope_head_dim, shape.v_head_dim, rows};
+  const int64_t latents = rows * heads * shape.kv_lora_rank;
   ops::mla_absorb_query(pass.threads, kv_b, s.query, absorbed);
+  ops::round_values(pass.threads, pass.compute, ops::RoundingPoint::absorbed, absorbed, latents);
   for_segments(pass, [&](const Segment& segment, const Worker& worker) {
     store(pass, layer, segment, worker);
     if (over_ranks) return;
@@ -258,8 +263,11 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
     attend_over_ranks(pass, layer);
   }
   show_selection(pass, number);
+  ops::round_values(pass.threads, pass.compute, ops::RoundingPoint::attended, s.attended, latents);
   ops::mla_expand_value(pass.threads, kv_b, s.attended, s.value);
-  project_heads(pass.threads, pass.group, w.o_proj, s.value, pass.group.parts[1].attention_heads.count > 0, rows, y);
+  ops::round_values(pass.threads, pass.compute, ops::RoundingPoint::linear, s.value, rows * heads * shape.v_head_dim);
+  project_heads(pass.threads, pass.group, w.o_proj, s.value, pass.group.parts[1].attention_heads.count > 0, rows, y,
+                pass.compute);
 }
 
 }  // namespace tandem::forward

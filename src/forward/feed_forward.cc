@@ -24,6 +24,7 @@ void add_over_ranks(const Pass& pass, ops::Experts& experts, float* y) {
     return ops::has_leaf(experts.chosen + row * experts.per_token, experts.per_token, experts.experts, shared[leaf],
                          leaf);
   });
+  ops::round_values(pass.threads, pass.compute, ops::RoundingPoint::feed_forward, y, size);
 }
 
 }  // namespace
@@ -40,9 +41,10 @@ void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, 
   experts.x = x;
   experts.y = y;
   experts.scratch = &pass.expert_scratch;
+  experts.compute = pass.compute;
   if (layer.weights->moe) {
     const model::MoeWeights& w = *layer.weights->moe;
-    ops::linear(pass.threads, w.gate, x, s.router, pass.rows());
+    ops::linear(pass.threads, w.gate, x, s.router, pass.rows());  // fp32 (ops/rounding.h)
     ops::Route route;
     route.experts = shape.n_routed_experts;
     route.per_token = shape.num_experts_per_tok;

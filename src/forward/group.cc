@@ -15,7 +15,7 @@ void Group::gather(int64_t n) const {
   exchange->all_gather({mine(n), static_cast<size_t>(n)}, {buffer, static_cast<size_t>(2 * n)});
 }
 
-Group make_group(const model::Shape& whole, const Ranks& ranks, device::Exchange* exchange) {
+void check_ranks(const Ranks& ranks) {
   const int32_t size = ranks.tensor_parallel_size, pages = ranks.decode_context_parallel_size;
   if (size != 1 && size != 2)
     throw Error(ErrorCode::usage, "--tensor-parallel-size", fmt::format("{}", size), "1 or 2");
@@ -24,6 +24,11 @@ Group make_group(const model::Shape& whole, const Ranks& ranks, device::Exchange
                 size == 1 ? "1, or --tensor-parallel-size 2" : "1 or 2");
   if (ranks.rank < 0 || ranks.rank >= size)
     throw Error(ErrorCode::internal, "rank", fmt::format("{} of {}", ranks.rank, size));
+}
+
+Group make_group(const model::Shape& whole, const Ranks& ranks, device::Exchange* exchange) {
+  check_ranks(ranks);
+  const int32_t size = ranks.tensor_parallel_size;
   if (size == 2 && (exchange == nullptr || exchange->ranks() != size || exchange->rank() != ranks.rank))
     throw Error(ErrorCode::internal, "rank", "no exchange of this rank with the other");
   Group group;
@@ -45,13 +50,14 @@ void add_leaf_row(const float* leaf0, bool has0, const float* leaf1, bool has1, 
 }
 
 void project_heads(device::Threads& threads, const Group& group, const model::Matrix& o_proj, const float* x,
-                   bool second, int64_t rows, float* y) {
-  if (group.alone()) return ops::linear(threads, o_proj, x, y, rows);
+                   bool second, int64_t rows, float* y, Compute compute) {
+  if (group.alone()) return ops::linear(threads, o_proj, x, y, rows, compute);
   const int64_t size = rows * o_proj.out_features;
   if (o_proj.in_features > 0) ops::linear(threads, o_proj, x, group.mine(size), rows);
   group.gather(size);
   add_leaves(threads, group, rows, o_proj.out_features, y,
              [second](int64_t, int64_t leaf) { return leaf == 0 || second; });
+  ops::round_values(threads, compute, ops::RoundingPoint::linear, y, size);
 }
 
 }  // namespace tandem::forward

@@ -28,7 +28,9 @@ struct Group {
   void gather(int64_t n) const;
 };
 
-// Throws Error(usage) for sizes that there are not, and for two ranks without an exchange.
+// Throws Error(usage) for sizes that there are not.
+void check_ranks(const Ranks& ranks);
+// The same, and Error(internal) for two ranks without an exchange.
 Group make_group(const model::Shape& whole, const Ranks& ranks, device::Exchange* exchange);
 
 // y [rows, width] = leaf 0 + leaf 1 of the gathered sums [rows, width], for each row those that it has: has(row, leaf).
@@ -38,8 +40,9 @@ void add_leaves(device::Threads& threads, const Group& group, int64_t rows, int6
 void add_leaf_row(const float* leaf0, bool has0, const float* leaf1, bool has1, int64_t width, float* y);
 
 // y [rows, out] = o_proj x, a sum over the heads of both ranks: x [rows, in] has this rank's. second: rank 1 has any.
+// Ranks exchange fp32; y is rounded once, after the addition.
 void project_heads(device::Threads& threads, const Group& group, const model::Matrix& o_proj, const float* x,
-                   bool second, int64_t rows, float* y);
+                   bool second, int64_t rows, float* y, Compute compute);
 
 template <typename Has>
 void add_leaves(device::Threads& threads, const Group& group, int64_t rows, int64_t width, float* y, const Has& has) {

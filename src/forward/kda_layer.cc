@@ -34,6 +34,7 @@ void convolve(const Pass& pass, const PreparedLayer& layer, const Segment& segme
   conv.k = s.k + row * width;
   conv.v = s.v + row * width;
   conv.g = s.g + row * width;
+  conv.compute = pass.compute;
   ops::kda_conv(worker.threads, conv);
 }
 
@@ -65,17 +66,17 @@ void run_heads(const Pass& pass, const PreparedLayer& layer, const float* x) {
   const int64_t hidden = shape.hidden_size, width = shape.kda_width(), dim = shape.kda_head_dim;
 
   const std::array<ops::LinearCall, 6> projections{{
-      {&w.q_proj, x, hidden, s.raw, 3 * width},
-      {&w.k_proj, x, hidden, s.raw + width, 3 * width},
-      {&w.v_proj, x, hidden, s.raw + 2 * width, 3 * width},
-      {&w.f_a_proj, x, hidden, s.low, 2 * dim},
-      {&w.g_a_proj, x, hidden, s.low + dim, 2 * dim},
-      {&w.b_proj, x, hidden, s.beta, shape.kda_num_heads},
+      {&w.q_proj, x, hidden, s.raw, 3 * width, pass.compute},
+      {&w.k_proj, x, hidden, s.raw + width, 3 * width, pass.compute},
+      {&w.v_proj, x, hidden, s.raw + 2 * width, 3 * width, pass.compute},
+      {&w.f_a_proj, x, hidden, s.low, 2 * dim, pass.compute},
+      {&w.g_a_proj, x, hidden, s.low + dim, 2 * dim, pass.compute},
+      {&w.b_proj, x, hidden, s.beta, shape.kda_num_heads, pass.compute},
   }};
   ops::linear(pass.threads, projections, pass.rows());
   const std::array<ops::LinearCall, 2> gates{{
-      {&w.f_b_proj, s.low, 2 * dim, s.f, width},
-      {&w.g_b_proj, s.low + dim, 2 * dim, s.gate, width},
+      {&w.f_b_proj, s.low, 2 * dim, s.f, width, pass.compute},
+      {&w.g_b_proj, s.low + dim, 2 * dim, s.gate, width, pass.compute},
   }};
   ops::linear(pass.threads, gates, pass.rows());
 
@@ -85,8 +86,8 @@ void run_heads(const Pass& pass, const PreparedLayer& layer, const float* x) {
   });
 
   if (pass.mutation == Mutation::silu_output_gate) std::copy_n(s.gate, pass.rows() * width, s.f);
-  ops::kda_output(pass.threads,
-                  {shape.kda_num_heads, dim, pass.rows(), s.o, s.gate, w.o_norm.data(), shape.rms_norm_eps});
+  ops::kda_output(pass.threads, {shape.kda_num_heads, dim, pass.rows(), s.o, s.gate, w.o_norm.data(),
+                                 shape.rms_norm_eps, pass.compute});
   if (pass.mutation == Mutation::silu_output_gate) {
     for (int64_t i = 0; i < pass.rows() * width; ++i) s.o[i] *= s.f[i];
   }
@@ -97,7 +98,7 @@ void run_heads(const Pass& pass, const PreparedLayer& layer, const float* x) {
 void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x, float* y) {
   if (pass.shape.kda_num_heads > 0) run_heads(pass, layer, x);
   project_heads(pass.threads, pass.group, layer.weights->kda->o_proj, pass.scratch.o,
-                pass.group.parts[1].kda_heads.count > 0, pass.rows(), y);
+                pass.group.parts[1].kda_heads.count > 0, pass.rows(), y, pass.compute);
 }
 
 }  // namespace tandem::forward

@@ -1,6 +1,4 @@
 // The MTP layer (spec/model.md 6).
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,35 +8,22 @@
 
 namespace tandem::forward {
 
-// The hidden that a row is paired with: the text model's of the same position, or in a chain what the slot's last MTP
-// row left; null if it is not there any more.
+// The hidden that a row is paired with; null if it is not there any more.
 const float* TextModel::State::mtp_input_hidden(const Step& step, const Segment& segment, int64_t row) {
-  const MtpSlot& slot = mtp_slots[static_cast<size_t>(segment.slot)];
-  const int64_t width = shape.hidden_size, position = segment.position + row;
-  if (step.kind == StepKind::mtp_chain) {
-    const bool continues =
-        slot.last_row >= 0 && position == slot.last_row + 1 && position - slot.last_absorbed <= cache::max_window;
-    return continues && row == 0 ? scratch.mtp_last_hidden + segment.slot * width : nullptr;
+  const HiddenSource source = hidden_source(step, segment, row);
+  switch (source.place) {
+    case HiddenPlace::none: return nullptr;
+    case HiddenPlace::text_row: return scratch.hidden + source.index * shape.hidden_size;
+    case HiddenPlace::head_ring: return slots.head_row(segment.slot, source.index);
+    case HiddenPlace::chain: return scratch.mtp_last_hidden + segment.slot * shape.hidden_size;
   }
-  if (position >= end[static_cast<size_t>(segment.slot)]) return nullptr;
-  if (slot.in_text_step(position))
-    return scratch.hidden + (slot.text_first_row + position - slot.text_position) * width;
-  if (!slot.in_head_ring(position)) return nullptr;
-  return slots.head_row(segment.slot, position);
+  return nullptr;
 }
 
 void TextModel::State::check_mtp(const Step& step) {
   if (mtp_layer.empty()) bad_step("an MTP step without an MTP layer");
   check(step, false);
-  for (const Segment& segment : step.segments) {
-    for (int64_t row = 0; row < segment.rows; ++row) {
-      if (mtp_input_hidden(step, segment, row) != nullptr) continue;
-      const int64_t position = segment.position + row;
-      bad_step(step.kind == StepKind::mtp_chain
-                   ? fmt::format("position {} does not continue the MTP rows of slot {}", position, segment.slot)
-                   : fmt::format("the hidden row of position {} of slot {} is gone", position, segment.slot));
-    }
-  }
+  check_hidden_rows(step);
 }
 
 // u = eh_proj·[RMSNorm(embedding; enorm) ‖ RMSNorm(hidden; hnorm)], embedding half first.
@@ -53,9 +38,10 @@ void TextModel::State::mtp_enter(const Step& step, const HiddenOf& hidden_of, bo
       if (zero_first_embedding && segment.position + i == 0) std::fill_n(input, width, 0.0f);
       ops::rms_norm(input, w.enorm.data(), shape.rms_norm_eps, width, input);
       ops::rms_norm(hidden_of(segment, i), w.hnorm.data(), shape.rms_norm_eps, width, input + width);
+      ops::round_values(capacity.compute, ops::RoundingPoint::norm, input, 2 * width);
     }
   }
-  ops::linear(threads, w.eh_proj, scratch.mtp_input, scratch.mtp_x, mtp_rows);
+  ops::linear(threads, w.eh_proj, scratch.mtp_input, scratch.mtp_x, mtp_rows, capacity.compute);
 }
 
 template <typename SubLayer>
@@ -64,8 +50,10 @@ void TextModel::State::mtp_residual(const model::Vector& norm, const SubLayer& s
   for (int64_t row = 0; row < mtp_rows; ++row) {
     ops::rms_norm(scratch.mtp_x + row * width, norm.data(), shape.rms_norm_eps, width, scratch.x + row * width);
   }
+  ops::round_values(threads, capacity.compute, ops::RoundingPoint::norm, scratch.x, mtp_rows * width);
   sub_layer(scratch.x, scratch.y);
   for (int64_t i = 0; i < mtp_rows * width; ++i) scratch.mtp_x[i] += scratch.y[i];
+  ops::round_values(threads, capacity.compute, ops::RoundingPoint::mtp_residual, scratch.mtp_x, mtp_rows * width);
 }
 
 // From mtp_x to the logits, and what a chain goes on from.
@@ -84,13 +72,12 @@ void TextModel::State::mtp_rows_of(const Step& step, Probe* probe) {
     ops::rms_norm(scratch.mtp_x + row * width, weights.mtp->shared_head_norm.data(), shape.rms_norm_eps, width,
                   scratch.mtp_hidden + row * width);
   }
+  ops::round_values(threads, capacity.compute, ops::RoundingPoint::norm, scratch.mtp_hidden, mtp_rows * width);
   for (const Segment& segment : step.segments) {
     const int64_t last = segment.rows - 1;
     std::copy_n(scratch.mtp_hidden + (segment.first_row + last) * width, width,
                 scratch.mtp_last_hidden + segment.slot * width);
-    MtpSlot& slot = mtp_slots[static_cast<size_t>(segment.slot)];
-    slot.last_row = segment.position + last;
-    if (!chain) slot.last_absorbed = slot.last_row;
+    ran_mtp(segment, step.kind);
   }
   logit_rows = static_cast<int64_t>(step.logit_rows.size());
   head(step, scratch.mtp_hidden, scratch.logits, false);

@@ -18,6 +18,7 @@ struct MtpSetting {
   int32_t page_rows = 16;
   CacheType cache_type = CacheType::f32;
   bool mtp = true, zero_first_embedding = true, share = true;
+  Compute compute = Compute::f32;
 };
 
 class MtpStreams {
@@ -44,6 +45,7 @@ class MtpStreams {
             .kept_states = 2,
             .page_rows = setting.page_rows,
             .cache_type = setting.cache_type,
+            .compute = setting.compute,
             .mtp = setting.mtp,
             .mtp_zero_first_embedding = setting.zero_first_embedding,
             .mtp_index_share = setting.share};

@@ -53,7 +53,8 @@ struct Pass {
   Probe* probe;
   Mutation mutation;
   Group group;
-  device::Threads& one_thread;            // the caller alone: for work inside a parallel region
+  device::Threads& one_thread;  // the caller alone: for work inside a parallel region
+  Compute compute = Compute::f32;
   SharedSelection shared_selection = {};  // of the MTP layer, where there is one
 
   int64_t rows() const { return static_cast<int64_t>(step.tokens.size()); }

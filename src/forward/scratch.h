@@ -21,10 +21,11 @@ constexpr ops::CacheElement context_element(CacheType type) {
 // Hands out aligned pieces of one allocation; without memory behind it, it only counts.
 class Arena {
  public:
+  explicit Arena(int64_t alignment = 64) : alignment_(alignment) {}
   template <typename T>
   T* take(int64_t count) {
     std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + alignment_ - 1) / alignment_ * alignment_;
     return reinterpret_cast<T*>(piece);
   }
   int64_t used() const { return used_; }
@@ -34,6 +35,7 @@ class Arena {
   }
 
  private:
+  int64_t alignment_;
   std::byte* base_ = nullptr;
   int64_t used_ = 0;
 };

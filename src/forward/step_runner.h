@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "forward/step.h"
 
@@ -19,6 +20,12 @@ struct DraftLattices {
                                  // A[prev][j]·g[r][j]·B[cand][j]; in row 0 every predecessor is the pending token
 };
 
+// What a model on a GPU has done since it was made. Promise 5 (design.md 1): after ready the first two stay.
+struct RunnerCounts {
+  int64_t allocations = 0, kernels_loaded = 0;  // of the whole device (device/gpu.h)
+  int64_t graph_steps = 0, launched_steps = 0;
+};
+
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
@@ -28,6 +35,11 @@ class StepRunner {
   virtual std::span<const float> logits() const = 0;
   // Of the last run if it was a dflash2 step.
   virtual DraftLattices lattices() const { return {}; }
+  // Where the last step, which is `step`, left a NaN or an infinity in its streams' states or hidden rows; empty:
+  // nowhere, or it was no text step. Slow: for --check-numerics.
+  virtual std::string not_finite(const Step& /*step*/) { return {}; }
+  // Of a model on a GPU; zeros on a CPU.
+  virtual RunnerCounts counts() const { return {}; }
 };
 
 }  // namespace tandem::forward

@@ -39,11 +39,13 @@ std::vector<float> own_scales(const model::Shape& shape, const Capacity& capacit
   return scales;
 }
 
-// None for a rank alone: it uses the whole model's.
+// This rank's part, its F32 matrices replaced by `rounded` in bf16 mode. None where that is the whole model as it is.
 std::optional<model::TextWeights> own_part(const model::Shape& whole, const model::TextWeights& weights,
-                                           const Ranks& ranks) {
-  if (ranks.tensor_parallel_size == 1) return std::nullopt;
-  return model::split(weights, whole, ranks.rank, ranks.tensor_parallel_size);
+                                           const Ranks& ranks, Compute compute, RoundedMatrices& rounded) {
+  std::optional<model::TextWeights> own;
+  if (compute == Compute::bf16 && rounded_bytes(whole, weights) > 0) rounded.replace(whole, own.emplace(weights));
+  if (ranks.tensor_parallel_size == 1) return own;
+  return model::split(own ? *own : weights, whole, ranks.rank, ranks.tensor_parallel_size);
 }
 
 }  // namespace
@@ -51,21 +53,17 @@ std::optional<model::TextWeights> own_part(const model::Shape& whole, const mode
 // `whole` and `w`: of all ranks.
 TextModel::State::State(const model::Shape& whole, const model::TextWeights& w, device::Threads& t, const Capacity& c,
                         Mutation m, const Group& g, const DrafterModel& d)
-    : group(g),
+    : StepBook(capacity_for(w, c), whole.vocab_size),
+      group(g),
       shape(model::shape_of_rank(whole, g.ranks.rank, g.ranks.tensor_parallel_size)),
-      own_weights(own_part(whole, w, g.ranks)),
+      own_weights(own_part(whole, w, g.ranks, c.compute, rounded)),
       weights(own_weights ? *own_weights : w),
       threads(t),
-      capacity(capacity_for(weights, c)),
       mutation(m),
       pool(shape, count_cached(shape, capacity.mtp), c.pages, c.page_rows, c.cache_type, own_scales(shape, capacity)),
       slots(shape, count_kda(shape), count_cached(shape, capacity.mtp), c.slots),
       kept(shape, count_kda(shape), count_cached(shape, capacity.mtp), count_mtp(shape, capacity.mtp), c.kept_states),
-      expert_scratch(forward::expert_scratch(whole, c.max_rows, g.ranks)),
-      end(static_cast<size_t>(c.slots)),
-      certain_end(static_cast<size_t>(c.slots)),
-      in_step(static_cast<size_t>(c.slots)),
-      mtp_slots(static_cast<size_t>(c.slots)) {
+      expert_scratch(forward::expert_scratch(whole, c.max_rows, g.ranks)) {
   Arena arena;
   scratch.lay_out(arena, whole, capacity, threads.count(), group.ranks);
   memory = device::HostMemory(arena.used(), "activations", "a smaller --max-num-batched-tokens");
@@ -80,7 +78,8 @@ TextModel::State::State(const model::Shape& whole, const model::TextWeights& w, 
 }
 
 Pass TextModel::State::pass(const Step& step, Probe* probe) {
-  return {threads, shape, step, scratch, expert_scratch, pool, slots, probe, mutation, group, one_thread};
+  return {threads, shape, step,     scratch, expert_scratch, pool,
+          slots,   probe, mutation, group,   one_thread,     capacity.compute};
 }
 
 // mHC around a sub-layer: x = norm(collapse(streams)); y = sub(x); streams = mix(streams, y).
@@ -102,11 +101,12 @@ void TextModel::State::site(const model::MhcWeights& w, const model::Vector& nor
   enter.post = scratch.post;
   enter.comb = scratch.comb;
   enter.x = scratch.x;
+  enter.compute = capacity.compute;
   ops::mhc_enter(threads, enter);
   if (mutation == Mutation::transposed_mixer) transpose_comb();
   sub_layer(scratch.x, scratch.y);
-  ops::mhc_leave(threads,
-                 {shape.hc_mult, shape.hidden_size, scratch.streams, scratch.y, scratch.post, scratch.comb, rows});
+  ops::mhc_leave(threads, {shape.hc_mult, shape.hidden_size, scratch.streams, scratch.y, scratch.post, scratch.comb,
+                           rows, capacity.compute});
 }
 
 void TextModel::State::transpose_comb() {
@@ -147,6 +147,7 @@ void TextModel::State::collapse() {
       z[d] = sum / static_cast<float>(n);
     }
     ops::rms_norm(z, weights.norm.data(), shape.rms_norm_eps, hidden, z);
+    ops::round_values(capacity.compute, ops::RoundingPoint::norm, z, hidden);
   }
 }
 
@@ -192,12 +193,9 @@ void TextModel::State::embed(std::span<const int32_t> tokens, int64_t copies, fl
 
 // After the rows of a segment: its block, its length and its last head rows.
 void TextModel::State::commit(const Segment& segment) {
-  const auto slot = static_cast<size_t>(segment.slot);
   slots.set_kda_block(segment.slot, ops::kda_block_after(slots.kda_block(segment.slot), segment.position, segment.rows,
                                                          segment.certain_rows));
-  end[slot] = segment.position + segment.rows;
-  certain_end[slot] = segment.position + segment.certain_rows;
-  mtp_slots[slot].ran(segment);
+  ran(segment);
   for (int64_t i = std::max<int64_t>(0, segment.rows - cache::ring_rows); i < segment.rows; ++i) {
     std::copy_n(scratch.hidden + (segment.first_row + i) * shape.hidden_size, shape.hidden_size,
                 slots.head_row(segment.slot, segment.position + i));

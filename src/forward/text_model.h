@@ -13,6 +13,7 @@
 #include "model/drafter.h"
 #include "model/shape.h"
 #include "model/weights.h"
+#include "ops/rounding.h"
 
 namespace tandem::device {
 class Exchange;
@@ -26,6 +27,9 @@ class Probe;  // forward/probe.h: what parity wants to see inside a step
 // How latent rows and pooled index keys are stored (--kv-cache-dtype). Rows are rounded once, when they are stored.
 using model::CacheType;
 
+// Whether activations are rounded to bf16 where GPUs round them (--compute; ops/rounding.h).
+using ops::Compute;
+
 // How much state the model keeps; everything is allocated in the constructor.
 struct Capacity {
   int32_t slots = 1;             // streams at a time
@@ -36,6 +40,7 @@ struct Capacity {
   int32_t kept_states = 0;       // records of kept states
   int32_t page_rows = 256;       // token rows of a page: a multiple of index_kpool, at most 256
   CacheType cache_type = CacheType::f32;
+  Compute compute = Compute::f32;
   // Calibrated outer scales of nvfp4 latents, of each layer with a cache (DSA layers in order, then the MTP layer, used
   // or not); none: every row has its own.
   std::vector<float> latent_scales = {};

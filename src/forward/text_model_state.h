@@ -4,29 +4,26 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "cache/kept_states.h"
 #include "device/host_memory.h"
 #include "forward/dflash2.h"
-#include "forward/mtp_slot.h"
 #include "forward/pass.h"
+#include "forward/rounded_weights.h"
+#include "forward/step_book.h"
 #include "forward/text_model.h"
 
 namespace tandem::forward {
 
-// Throws Error(internal).
-[[noreturn]] void bad_step(const std::string& what);
-
-struct TextModel::State {
+struct TextModel::State : StepBook {
   Group group;
   const model::Shape shape;                             // this rank's
-  const std::optional<model::TextWeights> own_weights;  // of one of two ranks
+  RoundedMatrices rounded;                              // bf16 mode: what is stored as F32
+  const std::optional<model::TextWeights> own_weights;  // of one of two ranks, or with rounded matrices
   const model::TextWeights& weights;
   device::Threads& threads;
   device::Threads one_thread{1};
-  Capacity capacity;
   Mutation mutation;
   cache::TokenPool pool;
   cache::Slots slots;
@@ -36,9 +33,6 @@ struct TextModel::State {
   Scratch scratch{};
   std::vector<PreparedLayer> layers;
   std::vector<PreparedLayer> mtp_layer;            // none or one
-  std::vector<int64_t> end, certain_end;           // [slots] of the last step
-  std::vector<uint8_t> in_step;                    // [slots] has a segment in the step that is being checked
-  std::vector<MtpSlot> mtp_slots;                  // [slots]
   int64_t rows = 0, logit_rows = 0, mtp_rows = 0;  // of the last text step, of the last run, of the last MTP step
 
   std::unique_ptr<Dflash2> drafter;  // may be none
@@ -48,16 +42,7 @@ struct TextModel::State {
         const Group& g, const DrafterModel& d);
   Pass pass(const Step& step, Probe* probe);
 
-  // check_step.cc: what a step may say, and its moves
-  void check_slot(int32_t slot) const;
-  void check_record(int32_t record) const;
-  void check_segment(const Segment& segment, const Step& step, bool text) const;
-  void check(const Step& step, bool text);
-  static bool has_moves(const Step& step);
-  void keep(const StateMove& move);
-  void restore(const StateMove& move);
-  void copy_page(const PageCopy& copy);
-  void run_moves(const Step& step);
+  void run_moves(const Step& step);  // state_moves.cc
 
   // text_model.cc: the layers
   template <typename SubLayer>
@@ -73,7 +58,6 @@ struct TextModel::State {
   void run_rows(const Step& step, Probe* probe);
 
   // dflash2_step.cc
-  void check_dflash2(const Step& step);
   void run_dflash2(const Step& step);
 
   // mtp.cc

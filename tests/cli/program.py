@@ -21,8 +21,9 @@ class Result:
 
 
 def tandem(*words, stdin=b"", env=None, program=PROGRAM, **more):
-    """Runs the program to its end; output as bytes for bytes in, text out."""
+    """Runs the program to its end; output as bytes for bytes in, text out. It sees no GPU: the expectations are the CPU's."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
     environment.update(env or {})
     done = subprocess.run([program, *words], input=stdin, capture_output=True, timeout=120, env=environment, **more)
     return Result(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8", "replace"))

@@ -59,6 +59,16 @@ class Kld(TandemTest):
             self.assertTrue(file.read().startswith("<svg "))
         self.assertEqual(sorted(os.listdir(self.folder)), ["kld.svg", "text.jsonl"])
 
+    def test_the_arithmetic_of_a_gpu(self):
+        result = compare("--text", self.text, "--compute", "bf16", "--json")
+        self.assertEqual(result.status, 0, result.err)
+        found = result.json()
+        self.assertEqual((found["teacher"]["compute"], found["student"]["compute"]), ("f32", "bf16"))
+        self.assertEqual((found["teacher"]["kv_cache_dtype"], found["student"]["kv_cache_dtype"]), ("f32", "bf16"))
+        self.assertGreater(found["kld"]["mean"], 1e-9)
+        self.assertLess(found["kld"]["mean"], 1e-3)
+        self.assert_fails(compare("--text", self.text, "--compute", "fp16"), 2, "--compute", "fp16")
+
     def test_a_capture_stands_for_its_teacher(self):
         logits = self.path("teacher.logits")
         written = compare("--text", self.text, "--capture", logits, "--json")

@@ -1,7 +1,7 @@
 // The equality suite: random request mixes, together and alone, must give the same token ids (design.md 1;
 // spec/runtime.md i.2). A failing mix prints the command that runs it again.
 //   equality_suite [--mixes N] [--first-seed N] [--seed N] [--spoil 1] [--tensor-parallel-size N]
-//                  [--decode-context-parallel-size N] [--kv-cache-dtype NAME]
+//                  [--decode-context-parallel-size N] [--kv-cache-dtype NAME] [--compute f32|bf16]
 // --kv-cache-dtype: all mixes with these caches; without it each draws its own.
 // --spoil 1: drafts are run as other tokens than those that are verified, and it is an error if no mix notices.
 #include <fmt/ranges.h>
@@ -22,6 +22,7 @@ struct Options {
   bool spoil = false;
   tandem::forward::Ranks ranks;
   std::string cache_type;  // empty: drawn
+  std::string compute = "f32";
 };
 
 [[noreturn]] void usage(const char* argument) {
@@ -36,6 +37,11 @@ Options parse(int argc, char** argv) {
     const std::string name = argv[i];
     if (name == "--kv-cache-dtype") {
       options.cache_type = argv[++i];
+      continue;
+    }
+    if (name == "--compute") {
+      options.compute = argv[++i];
+      if (options.compute != "f32" && options.compute != "bf16") usage(argv[i - 1]);
       continue;
     }
     char* end = nullptr;
@@ -72,12 +78,13 @@ int main(int argc, char** argv) {
                                     {"nano",
                                      {source + "/models/nano", source + "/models/nano-dflash2",
                                       source + "/tests/golden/nano/case_T1500.safetensors"}}});
-  std::optional<tandem::forward::CacheType> type;
-  if (!options.cache_type.empty()) type = tandem::model::parse_cache_type(options.cache_type);
+  tandem::parity::MixSetting setting;
+  if (!options.cache_type.empty()) setting.cache_type = tandem::model::parse_cache_type(options.cache_type);
+  if (options.compute == "bf16") setting.compute = tandem::forward::Compute::bf16;
   tandem::parity::MixReport sum;
   uint64_t failed = 0, with_drafts = 0;
   for (uint64_t seed = options.first_seed; seed < options.first_seed + options.mixes; ++seed) {
-    const tandem::parity::MixReport report = runner.run(seed, options.ranks, options.spoil, type);
+    const tandem::parity::MixReport report = runner.run(seed, options.ranks, options.spoil, setting);
     sum.add(report);
     with_drafts += report.drafts ? 1 : 0;
     if (report.failures.empty()) continue;
@@ -87,9 +94,9 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < std::min(report.failures.size(), most_lines); ++i)
       fmt::print("mix {}: {}\n", seed, report.failures[i]);
     if (report.failures.size() > most_lines) fmt::print("mix {}: {} failures in all\n", seed, report.failures.size());
-    fmt::print("again: {} --seed {} --tensor-parallel-size {} --decode-context-parallel-size {}{}{}\n", argv[0], seed,
-               options.ranks.tensor_parallel_size, options.ranks.decode_context_parallel_size,
-               type ? " --kv-cache-dtype " : "", options.cache_type);
+    fmt::print("again: {} --seed {} --tensor-parallel-size {} --decode-context-parallel-size {}{}{} --compute {}\n",
+               argv[0], seed, options.ranks.tensor_parallel_size, options.ranks.decode_context_parallel_size,
+               setting.cache_type ? " --kv-cache-dtype " : "", options.cache_type, options.compute);
   }
   fmt::print(
       "{} mixes, {} failed: {} requests, {} tokens, {} steps, {} prompt tokens reused, {} given back, {} evicted\n",

@@ -209,13 +209,14 @@ std::string model_of_mix(uint64_t seed) {
   return seed % 10 == 9 || seed % 20 == 7 ? "nano" : seed % 10 == 4 ? "tinyB" : "tinyA";
 }
 
-Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts, std::optional<forward::CacheType> type) {
+Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts, const MixSetting& setting) {
   Random random(seed * 0x9E3779B97F4A7C15ULL + 1);
   Mix mix;
   mix.seed = seed;
   mix.model = model;
   mix.machine = make_machine(random, facts, model == "nano");
-  draw_cache_type(seed, facts, type, mix.machine.capacity);
+  draw_cache_type(seed, facts, setting.cache_type, mix.machine.capacity);
+  mix.machine.capacity.compute = setting.compute;
   mix.drafting = draw_drafting(random, facts.has_mtp);
   if (mix.drafting.roomy) make_roomy(random, mix.machine);
   const std::vector<int32_t> common = random_tokens(random, random.between(3, 40), facts.vocab_size);

@@ -67,9 +67,12 @@ struct ModelFacts {
 
 // Mix `seed`: three of twenty run on nano, two on tinyB, the others on tinyA.
 std::string model_of_mix(uint64_t seed);
-// With the caches of `type`, if one is given.
-Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts,
-             std::optional<forward::CacheType> type = {});
+// What all mixes of a run have in common.
+struct MixSetting {
+  std::optional<forward::CacheType> cache_type;  // none: each draws its own
+  forward::Compute compute = forward::Compute::f32;
+};
+Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts, const MixSetting& setting = {});
 
 // The request's rule, afresh; null: it has none.
 std::shared_ptr<engine::TokenRule> make_rule(const MixRequest& request, int32_t vocab_size);

@@ -137,8 +137,8 @@ struct Solo {
 
 class Runner {
  public:
-  Runner(const Mix& mix, const LoadedWeights& weights, forward::Ranks ranks, bool spoil)
-      : mix_(mix), weights_(weights), ranks_(ranks), spoil_(spoil) {}
+  Runner(const Mix& mix, const LoadedWeights& weights, const ModelFactory& make, forward::Ranks ranks, bool spoil)
+      : mix_(mix), weights_(weights), make_(make), ranks_(ranks), spoil_(spoil) {}
 
   MixReport run() {
     run_alone();
@@ -154,7 +154,7 @@ class Runner {
 
   std::unique_ptr<engine::StepRunner> make_model(const forward::Capacity& capacity, forward::Ranks ranks,
                                                  forward::DrafterModel drafter = {}) const {
-    return engine::run_on_cpu(weights_.shape, weights_.weights, capacity, ranks, 1, drafter);
+    return make_(weights_, capacity, ranks, drafter);
   }
 
   engine::SchedulerOptions options(const forward::Capacity& capacity) const {
@@ -358,6 +358,7 @@ class Runner {
 
   const Mix& mix_;
   const LoadedWeights& weights_;
+  const ModelFactory& make_;
   forward::Ranks ranks_;
   bool spoil_;
   std::vector<Solo> solos_;
@@ -407,7 +408,14 @@ void MixReport::add(const MixReport& report) {
   for (const auto& [name, tally] : report.tallies) tallies[name].add(tally);
 }
 
-MixRunner::MixRunner(std::map<std::string, MixModel> models) : models_(std::move(models)) {}
+MixRunner::MixRunner(std::map<std::string, MixModel> models, ModelFactory make)
+    : models_(std::move(models)), make_(std::move(make)) {
+  if (make_) return;
+  make_ = [](const LoadedWeights& w, const forward::Capacity& capacity, forward::Ranks ranks,
+             forward::DrafterModel drafter) {
+    return engine::run_on_cpu(w.shape, w.weights, capacity, ranks, 1, drafter);
+  };
+}
 
 const LoadedWeights& MixRunner::weights(const std::string& model) {
   auto& loaded = weights_[model];
@@ -415,12 +423,13 @@ const LoadedWeights& MixRunner::weights(const std::string& model) {
   return *loaded;
 }
 
-MixReport MixRunner::run(uint64_t seed, forward::Ranks ranks, bool spoil, std::optional<forward::CacheType> type) {
+MixReport MixRunner::run(uint64_t seed, forward::Ranks ranks, bool spoil, const MixSetting& setting) {
   try {
-    const std::string model = model_of_mix(seed);
+    std::string model = model_of_mix(seed);
+    if (models_.count(model) == 0) model = models_.begin()->first;
     const LoadedWeights& loaded = weights(model);
-    const Mix mix = make_mix(seed, model, loaded.facts(), type);
-    return Runner(mix, loaded, ranks, spoil).run();
+    const Mix mix = make_mix(seed, model, loaded.facts(), setting);
+    return Runner(mix, loaded, make_, ranks, spoil).run();
   } catch (const std::exception& e) {
     MixReport report;
     report.failures.emplace_back(e.what());

@@ -1,6 +1,7 @@
 // A mix run: every request alone on a fresh engine, then all of them together; the token ids must be equal.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -52,20 +53,26 @@ struct MixReport {
   void add(const MixReport& report);  // all but failures
 };
 
+// Makes a model of these weights; by default engine::run_on_cpu with a thread a rank.
+using ModelFactory =
+    std::function<std::unique_ptr<engine::StepRunner>(const LoadedWeights& weights, const forward::Capacity& capacity,
+                                                      forward::Ranks ranks, forward::DrafterModel drafter)>;
+
 class MixRunner {
  public:
-  explicit MixRunner(std::map<std::string, MixModel> models);  // by name
+  explicit MixRunner(std::map<std::string, MixModel> models, ModelFactory make = {});  // by name
 
   // Runs the mix of this seed, together on these ranks and alone on one. Never throws: whatever goes wrong is a failure
-  // of the report. `spoil`: drafts are run as other tokens than those that are verified, which must be noticed. `type`:
-  // of the caches; none: what the mix draws.
-  MixReport run(uint64_t seed, forward::Ranks ranks, bool spoil = false, std::optional<forward::CacheType> type = {});
+  // of the report. A mix of a model that is not among `models` is run with the first of them. `spoil`: drafts are run
+  // as other tokens than those that are verified, which must be noticed.
+  MixReport run(uint64_t seed, forward::Ranks ranks, bool spoil = false, const MixSetting& setting = {});
 
  private:
   const LoadedWeights& weights(const std::string& model);
 
   std::map<std::string, MixModel> models_;
   std::map<std::string, std::unique_ptr<LoadedWeights>> weights_;
+  ModelFactory make_;
 };
 
 }  // namespace tandem::parity

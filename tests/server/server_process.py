@@ -26,7 +26,8 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={**os.environ, **(env or {})},
+            # No GPU is seen: the expectations are the CPU's.
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **(env or {})},
         )
         line = self.process.stdout.readline()
         ready = READY.match(line)

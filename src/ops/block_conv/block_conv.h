@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/threads.h"
+#include "ops/rounding.h"
 
 namespace tandem::ops {
 
@@ -15,9 +16,10 @@ struct BlockConv {
   const float* base = nullptr;   // [2 taps, channels]
   const float* delta = nullptr;  // [rows, 2 taps, groups] at delta_stride
   int64_t delta_stride = 0;
-  const float* in = nullptr;  // [rows, channels]
-  float* out = nullptr;       // [rows, channels], not the memory of `in`
-  bool accumulate = false;    // added to what `out` holds: the residual
+  const float* in = nullptr;       // [rows, channels]
+  float* out = nullptr;            // [rows, channels], not the memory of `in`
+  bool accumulate = false;         // added to what `out` holds: the residual
+  Compute compute = Compute::f32;  // rounds what `out` holds afterwards
 };
 void block_conv(device::Threads& threads, const BlockConv& args);
 

@@ -20,6 +20,8 @@ void conv_row(const BlockConv& a, int64_t row) {
       out[c] = a.accumulate ? out[c] + value : value;
     }
   }
+  const RoundingPoint point = a.accumulate ? RoundingPoint::drafter_residual : RoundingPoint::drafter_conv;
+  round_values(a.compute, point, out, a.channels);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "device/threads.h"
 #include "ops/linear/matrix.h"
+#include "ops/rounding.h"
 
 namespace tandem::ops {
 
@@ -45,6 +46,8 @@ struct Experts {
   const float* x = nullptr;  // [rows, hidden]
   float* y = nullptr;        // out [rows, hidden]
   ExpertScratch* scratch = nullptr;
+  // Rounds the activation, and y of experts(). What experts_leaf() gives is fp32: the caller rounds leaf 0 + leaf 1.
+  Compute compute = Compute::f32;
 };
 void experts(device::Threads& threads, const Experts& args);
 

@@ -152,7 +152,9 @@ struct ExpertRun {
           multiply(up);
           for (int64_t r = 0; r < rows; ++r) {
             float* y = gate.y + r * gate.y_stride + first;
-            kernels().clamped_swiglu(y, up.y + r * up.y_stride + first, a.swiglu_limit, gate.last_output - first, y);
+            const int64_t n = gate.last_output - first;
+            kernels().clamped_swiglu(y, up.y + r * up.y_stride + first, a.swiglu_limit, n, y);
+            round_values(a.compute, RoundingPoint::activation, y, n);
           }
         });
   }
@@ -214,6 +216,7 @@ struct ExpertRun {
       const bool has1 = leaf(row, 1, has0 ? second : y);
       if (has0 && has1) kernels().add(y, second, a.hidden, y);
       if (!has0 && !has1) std::fill_n(y, a.hidden, 0.0f);
+      round_values(a.compute, RoundingPoint::feed_forward, y, a.hidden);
     });
   }
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/threads.h"
+#include "ops/rounding.h"
 
 namespace tandem::ops {
 
@@ -25,6 +26,7 @@ struct KdaConv {
   float* b = nullptr;  // [rows, heads] in: logits, out: beta = sigmoid(b)
   // Out, each [rows, heads·dim]: q scaled by dim^-0.5, k, v and the log decay g.
   float *q = nullptr, *k = nullptr, *v = nullptr, *g = nullptr;
+  Compute compute = Compute::f32;  // rounds what the convolution gives; q and k are then normalised in fp32
 };
 void kda_conv(device::Threads& threads, const KdaConv& args);
 

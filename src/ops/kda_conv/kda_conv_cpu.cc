@@ -26,8 +26,9 @@ void head_row(const KdaConv& a, const std::array<const float*, max_kernel>& rows
     for (int64_t tap = 0; tap < a.kernel; ++tap) {
       shifted[static_cast<size_t>(tap)] = rows[static_cast<size_t>(tap)] + part * width + channel;
     }
-    k.convolve_silu(shifted.data(), a.taps + part * width + channel, 3 * width, a.kernel, a.dim,
-                    outputs[part] + row * width + channel);
+    float* out = outputs[part] + row * width + channel;
+    k.convolve_silu(shifted.data(), a.taps + part * width + channel, 3 * width, a.kernel, a.dim, out);
+    round_values(a.compute, RoundingPoint::kda_conv, out, a.dim);
   }
   l2_normalise(a.q + row * width + channel, a.dim, 1.0f / std::sqrt(static_cast<float>(a.dim)));
   l2_normalise(a.k + row * width + channel, a.dim, 1.0f);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/threads.h"
+#include "ops/rounding.h"
 
 namespace tandem::ops {
 
@@ -15,6 +16,7 @@ struct KdaOutput {
   float* gate = nullptr;
   const float* weight = nullptr;  // [dim], shared by all heads
   float eps = 1e-5f;
+  Compute compute = Compute::f32;  // rounds o before its norm, and the result
 };
 void kda_output(device::Threads& threads, const KdaOutput& args);
 

@@ -18,8 +18,10 @@ void kda_output(device::Threads& threads, const KdaOutput& a) {
       k.sigmoid(gate, width, gate);
       for (int64_t head = 0; head < a.heads; ++head) {
         float* o = a.o + row * width + head * a.dim;
+        round_values(a.compute, RoundingPoint::kda_recurrent, o, a.dim);
         rms_norm(o, a.weight, a.eps, a.dim, o);
         k.multiply(o, gate + head * a.dim, 1.0f, a.dim, o);
+        round_values(a.compute, RoundingPoint::kda_gated, o, a.dim);
       }
     }
   });

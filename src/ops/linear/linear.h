@@ -6,6 +6,7 @@
 
 #include "device/threads.h"
 #include "ops/linear/matrix.h"
+#include "ops/rounding.h"
 
 namespace tandem::ops {
 
@@ -15,13 +16,15 @@ struct LinearCall {
   int64_t x_stride = 0;
   float* y = nullptr;  // [rows, out] at y_stride
   int64_t y_stride = 0;
+  Compute compute = Compute::f32;  // bf16: y is rounded (RoundingPoint::linear), once, after leaf 0 + leaf 1
 };
 
-// fp32 results of every call for `rows` rows; at most 16 calls. The sum's order is that of simd/kernels.h and does not
+// Results of every call for `rows` rows; at most 16 calls. The sum's order is that of simd/kernels.h and does not
 // depend on rows, threads or the other calls.
 void linear(device::Threads& threads, std::span<const LinearCall> calls, int64_t rows);
 
 // The same for one call with packed rows.
-void linear(device::Threads& threads, const Matrix& weight, const float* x, float* y, int64_t rows);
+void linear(device::Threads& threads, const Matrix& weight, const float* x, float* y, int64_t rows,
+            Compute compute = Compute::f32);
 
 }  // namespace tandem::ops

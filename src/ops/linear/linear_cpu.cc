@@ -51,11 +51,16 @@ void linear(device::Threads& threads, std::span<const LinearCall> calls, int64_t
     t.y = call.y + row * call.y_stride;
     t.y_stride = call.y_stride;
     multiply(t);
+    if (call.compute == Compute::f32) return;
+    for (int64_t r = 0; r < t.rows; ++r) {
+      round_values(call.compute, RoundingPoint::linear, t.y + r * t.y_stride + t.first_output,
+                   t.last_output - t.first_output);
+    }
   });
 }
 
-void linear(device::Threads& threads, const Matrix& weight, const float* x, float* y, int64_t rows) {
-  const LinearCall call{&weight, x, weight.in_features, y, weight.out_features};
+void linear(device::Threads& threads, const Matrix& weight, const float* x, float* y, int64_t rows, Compute compute) {
+  const LinearCall call{&weight, x, weight.in_features, y, weight.out_features, compute};
   linear(threads, std::span(&call, 1), rows);
 }
 

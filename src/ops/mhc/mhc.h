@@ -5,6 +5,7 @@
 
 #include "device/threads.h"
 #include "ops/linear/matrix.h"
+#include "ops/rounding.h"
 
 namespace tandem::ops {
 
@@ -21,10 +22,11 @@ struct MhcEnter {
   float hc_eps = 1e-6f, rms_norm_eps = 1e-5f;
   const float* streams = nullptr;  // [rows, n, hidden]
   int64_t rows = 0;
-  float* mapping = nullptr;  // scratch [rows, (2+n)·n]
-  float* post = nullptr;     // out [rows, n]
-  float* comb = nullptr;     // out [rows, n (source), n (destination)]
-  float* x = nullptr;        // out [rows, hidden]
+  float* mapping = nullptr;        // scratch [rows, (2+n)·n]
+  float* post = nullptr;           // out [rows, n]
+  float* comb = nullptr;           // out [rows, n (source), n (destination)]
+  float* x = nullptr;              // out [rows, hidden]
+  Compute compute = Compute::f32;  // rounds Σ_s pre[s]·streams[s], then x
 };
 void mhc_enter(device::Threads& threads, const MhcEnter& args);
 
@@ -36,6 +38,7 @@ struct MhcLeave {
   const float* post = nullptr;  // [rows, n]
   const float* comb = nullptr;  // [rows, n, n]
   int64_t rows = 0;
+  Compute compute = Compute::f32;  // rounds the streams
 };
 void mhc_leave(device::Threads& threads, const MhcLeave& args);
 

@@ -52,7 +52,9 @@ void enter_row(const MhcEnter& a, int64_t row) {
   collapse.rows = 1;
   collapse.out = x;
   k.combine_rows(collapse);
+  round_values(a.compute, RoundingPoint::collapsed, x, a.hidden);
   rms_norm(x, a.norm, a.rms_norm_eps, a.hidden, x);
+  round_values(a.compute, RoundingPoint::norm, x, a.hidden);
 }
 
 }  // namespace
@@ -113,6 +115,8 @@ void mhc_leave(device::Threads& threads, const MhcLeave& args) {
         mix.out = streams + d;
         mix.out_stride = args.hidden;
         k.combine_rows(mix);
+        for (int64_t s = 0; s < args.n; ++s)
+          round_values(args.compute, RoundingPoint::stream, streams + s * args.hidden + d, n);
       }
     }
   });

@@ -120,6 +120,10 @@ static void decode_bf16(const std::byte* x, int64_t n, float* y) {
   if (i < n) store_partial(y + i, load_bf16_partial(x + 2 * i, n - i), n - i);
 }
 
+static void round_bf16_values(const float* x, int64_t n, float* y) {
+  for_lanes(n, [&](auto get, auto put) { put(y, round_bf16(get(x))); });
+}
+
 static float fma_rounds(int64_t rounds) {
   Vec acc[10];
   for (int i = 0; i < 10; ++i) acc[i] = set1(static_cast<float>(i));

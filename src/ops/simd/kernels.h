@@ -126,6 +126,8 @@ struct Kernels {
   void (*kda_pairs)(const float* kt, const float* qt, const float* gt, const float* k, const float* g, int64_t stride,
                     int64_t count, int64_t n, float* a, float* b);
   void (*decode_bf16)(const std::byte* x, int64_t n, float* y);  // x may be unaligned
+  // The nearest bf16 values, ties to even; a NaN stays a (quiet) NaN. y may be x.
+  void (*round_bf16)(const float* x, int64_t n, float* y);
   // What the machine can do, for benchmarks: `rounds` times fma_round multiply-adds in registers; reading n bytes.
   float (*fma_rounds)(int64_t rounds);
   uint64_t (*read_bytes)(const std::byte* data, int64_t n);

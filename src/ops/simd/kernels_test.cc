@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -87,6 +88,7 @@ const std::vector<Named>& elementwise_kernels() {
                         float* y) { k.decay_gate(i.x.data(), i.z.data(), i.factor, -5.0f, i.n, y); }},
       {"decode_bf16", [](const Kernels& k, const Inputs& i,
                          float* y) { k.decode_bf16(reinterpret_cast<const std::byte*>(i.x.data()) + 1, i.n, y); }},
+      {"round_bf16", [](const Kernels& k, const Inputs& i, float* y) { k.round_bf16(i.x.data(), i.n, y); }},
       {"convolve_silu",
        [](const Kernels& k, const Inputs& i, float* y) {
          const float* rows[3] = {i.x.data(), i.z.data(), i.x.data()};
@@ -163,6 +165,38 @@ TEST(Kernels, PlainArithmeticIsRoundedOnce) {
 
 double ulp(double value) {  // distance of fp32 numbers around value
   return std::max(std::ldexp(1.0, std::ilogb(value) - 23), 0x1p-149);
+}
+
+// The value from numbers alone: a bf16 neighbour below, the one above, and the nearer of them.
+TEST(Kernels, RoundsToTheNearestBf16) {
+  const auto rounded = [](float x) {
+    float y = 0.0f;
+    kernels().round_bf16(&x, 1, &y);
+    return y;
+  };
+  for_levels([&](SimdLevel) {
+    EXPECT_EQ(rounded(1.0f), 1.0f);
+    EXPECT_EQ(rounded(1.0f + 0x1p-9f), 1.0f);
+    EXPECT_EQ(rounded(1.0f + 0x1p-8f), 1.0f) << "a tie goes to the even neighbour";
+    EXPECT_EQ(rounded(1.0f + 0x1p-7f + 0x1p-8f), 1.0f + 0x1p-6f) << "a tie goes to the even neighbour";
+    EXPECT_EQ(rounded(1.0f + 0x1p-8f + 0x1p-23f), 1.0f + 0x1p-7f);
+    EXPECT_EQ(rounded(-1.0f - 0x1p-8f - 0x1p-23f), -1.0f - 0x1p-7f);
+    EXPECT_EQ(rounded(0x1p-133f), 0x1p-133f) << "the smallest bf16";
+    EXPECT_EQ(rounded(1.1f * 0x1p-134f), 0x1p-133f);
+    EXPECT_EQ(rounded(0x1p-134f), 0.0f);
+    EXPECT_TRUE(same_bits(rounded(-0.0f), -0.0f));
+    EXPECT_EQ(rounded(3.4e38f), infinity) << "past the largest bf16 by more than half a unit";
+    EXPECT_EQ(rounded(-infinity), -infinity);
+    EXPECT_TRUE(std::isnan(rounded(std::bit_cast<float>(0x7f800001u)))) << "a NaN whose upper half is an infinity's";
+    EXPECT_TRUE(std::isnan(rounded(std::bit_cast<float>(0xffffffffu))));
+    Random random(7);
+    for (int i = 0; i < 2000; ++i) {
+      const float x = random.normal(100.0f), y = rounded(x);
+      const float unit = std::ldexp(1.0f, std::ilogb(x) - 7);
+      EXPECT_EQ(std::bit_cast<uint32_t>(y) & 0xffffu, 0u);
+      EXPECT_LE(std::abs(y - x), unit / 2) << x;
+    }
+  });
 }
 
 TEST(Kernels, ExpIsWithinTwoUnits) {

@@ -37,6 +37,7 @@ const Kernels table = {
     convolve_silu,
     kda_pairs,
     decode_bf16,
+    round_bf16_values,
     fma_rounds,
     read_bytes,
 };

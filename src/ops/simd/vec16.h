@@ -54,6 +54,15 @@ static inline Vec exponent_difference(Vec a, Vec b, int halves) {
   n = halves == 0 ? first : _mm512_sub_epi32(n, first);
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23))};
 }
+// The nearest bf16 value, ties to even; a NaN stays a (quiet) NaN.
+static inline Vec round_bf16(Vec a) {
+  const __m512i bits = _mm512_castps_si512(a.v), high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  const __m512i kept = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x00400000));
+  return {_mm512_castsi512_ps(_mm512_and_si512(kept, high))};
+}
 static inline __m256 fold8(Vec a) { return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)); }
 
 #elif defined(TANDEM_SIMD_AVX2)
@@ -106,6 +115,16 @@ static inline __m256 exponent_difference(__m256 a, __m256 b, int halves) {
 static inline Vec exponent_difference(Vec a, Vec b, int halves) {
   return {exponent_difference(a.lo, b.lo, halves), exponent_difference(a.hi, b.hi, halves)};
 }
+static inline __m256 round_bf16(__m256 a) {
+  const __m256i bits = _mm256_castps_si256(a), high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x00400000));
+  const __m256 nan = _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+  const __m256 kept = _mm256_blendv_ps(_mm256_castsi256_ps(up), _mm256_castsi256_ps(quiet), nan);
+  return _mm256_and_ps(kept, _mm256_castsi256_ps(high));
+}
+static inline Vec round_bf16(Vec a) { return {round_bf16(a.lo), round_bf16(a.hi)}; }
 static inline __m256 fold8(Vec a) { return _mm256_add_ps(a.lo, a.hi); }
 
 #elif defined(TANDEM_SIMD_NEON)
@@ -168,6 +187,18 @@ static inline Vec exponent_difference(Vec a, Vec b, int halves) {
   }
   return out;
 }
+static inline Vec round_bf16(Vec a) {
+  Vec out;
+  for (int i = 0; i < 4; ++i) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(a.q[i]);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t up = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x00400000));
+    const uint32x4_t kept = vbslq_u32(vceqq_f32(a.q[i], a.q[i]), up, quiet);
+    out.q[i] = vreinterpretq_f32_u32(vandq_u32(kept, vdupq_n_u32(0xffff0000u)));
+  }
+  return out;
+}
 
 #else  // plain code
 
@@ -215,6 +246,17 @@ static inline Vec exponent_difference(Vec a, Vec b, int halves) {
     int32_t n = static_cast<int32_t>(static_cast<uint32_t>(x) - static_cast<uint32_t>(y));
     n = halves == 0 ? n >> 1 : n - (n >> 1);
     const uint32_t bits = static_cast<uint32_t>(n + 127) << 23;
+    std::memcpy(&out.v[i], &bits, 4);
+  }
+  return out;
+}
+static inline Vec round_bf16(Vec a) {
+  Vec out;
+  for (int i = 0; i < 16; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, &a.v[i], 4);
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    bits = (nan ? bits | 0x00400000u : bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
     std::memcpy(&out.v[i], &bits, 4);
   }
   return out;

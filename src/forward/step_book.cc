@@ -1,25 +1,35 @@
-// What a step may say, checked before anything runs, and the moves of state that it asks for.
+// What a step may say, checked before anything runs.
+#include "forward/step_book.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
-#include "forward/text_model_state.h"
 
 namespace tandem::forward {
 
 void bad_step(const std::string& what) { throw Error(ErrorCode::internal, "step", what); }
 
-void TextModel::State::check_slot(int32_t slot) const {
+StepBook::StepBook(const Capacity& of_model, int64_t vocabulary)
+    : capacity(of_model),
+      vocab_size(vocabulary),
+      end(static_cast<size_t>(of_model.slots)),
+      certain_end(static_cast<size_t>(of_model.slots)),
+      in_step(static_cast<size_t>(of_model.slots)),
+      mtp_slots(static_cast<size_t>(of_model.slots)) {}
+
+void StepBook::check_slot(int32_t slot) const {
   if (slot < 0 || slot >= capacity.slots) bad_step(fmt::format("slot {} of {}", slot, capacity.slots));
 }
 
-void TextModel::State::check_record(int32_t record) const {
-  if (record < 0 || record >= kept.records()) bad_step(fmt::format("record {} of {}", record, kept.records()));
+void StepBook::check_record(int32_t record) const {
+  if (record < 0 || record >= capacity.kept_states)
+    bad_step(fmt::format("record {} of {}", record, capacity.kept_states));
 }
 
-void TextModel::State::check_segment(const Segment& segment, const Step& step, bool text) const {
+void StepBook::check_segment(const Segment& segment, const Step& step, bool text) const {
   check_slot(segment.slot);
   const auto step_rows = static_cast<int64_t>(step.tokens.size());
   if (segment.rows < 1 || segment.first_row < 0 || int64_t{segment.first_row} + segment.rows > step_rows) {
@@ -55,7 +65,7 @@ void TextModel::State::check_segment(const Segment& segment, const Step& step, b
   }
 }
 
-void TextModel::State::check(const Step& step, bool text) {
+void StepBook::check(const Step& step, bool text) {
   const auto step_rows = static_cast<int64_t>(step.tokens.size());
   const auto wanted = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
   if (!text && (has_moves(step) || !step.head_slots.empty())) bad_step("moves or head slots of a drafter's step");
@@ -69,8 +79,8 @@ void TextModel::State::check(const Step& step, bool text) {
     if (row < 0 || row >= step_rows) bad_step(fmt::format("logit row {}", row));
   }
   for (const int32_t token : step.tokens) {
-    if (token < 0 || token >= shape.vocab_size)
-      bad_step(fmt::format("token id {} with a vocabulary of {}", token, shape.vocab_size));
+    if (token < 0 || token >= vocab_size)
+      bad_step(fmt::format("token id {} with a vocabulary of {}", token, vocab_size));
   }
   int64_t covered = 0;
   std::fill(in_step.begin(), in_step.end(), uint8_t{0});
@@ -89,11 +99,11 @@ void TextModel::State::check(const Step& step, bool text) {
   }
 }
 
-bool TextModel::State::has_moves(const Step& step) {
+bool StepBook::has_moves(const Step& step) {
   return !step.keeps.empty() || !step.restores.empty() || !step.page_copies.empty();
 }
 
-void TextModel::State::keep(const StateMove& move) {
+void StepBook::check_keep(const StateMove& move) const {
   check_slot(move.slot);
   check_record(move.record);
   const auto slot = static_cast<size_t>(move.slot);
@@ -101,34 +111,92 @@ void TextModel::State::keep(const StateMove& move) {
     bad_step(
         fmt::format("slot {} kept at {} rows, it has {} to {}", move.slot, move.length, certain_end[slot], end[slot]));
   }
-  kept.save(threads, slots, move.slot, move.length, move.record);
 }
 
-void TextModel::State::restore(const StateMove& move) {
+void StepBook::check_restore(const StateMove& move, int64_t kept_length) const {
   check_slot(move.slot);
   check_record(move.record);
-  if (move.length < 1 || kept.length(move.record) != move.length) {
-    bad_step(
-        fmt::format("record {} restored at {} rows, it has {}", move.record, move.length, kept.length(move.record)));
-  }
-  kept.restore(threads, move.record, slots, move.slot);
-  end[static_cast<size_t>(move.slot)] = certain_end[static_cast<size_t>(move.slot)] = move.length;
-  mtp_slots[static_cast<size_t>(move.slot)].restored(move.length);
+  if (move.length < 1 || kept_length != move.length)
+    bad_step(fmt::format("record {} restored at {} rows, it has {}", move.record, move.length, kept_length));
 }
 
-void TextModel::State::copy_page(const PageCopy& copy) {
-  const int32_t groups = group.ranks.decode_context_parallel_size;
+void StepBook::check_copy(const PageCopy& copy, int32_t groups) const {
   if (copy.group < 0 || copy.group >= groups) bad_step(fmt::format("page group {} of {}", copy.group, groups));
   const auto is_page = [this](int32_t page) { return page >= 1 && page < capacity.pages; };
   if (!is_page(copy.from) || !is_page(copy.to) || copy.rows < 1 || copy.rows > capacity.page_rows)
     bad_step(fmt::format("{} rows of page {} copied to page {}", copy.rows, copy.from, copy.to));
-  if (groups == 1 || copy.group == group.ranks.rank) pool.copy_page(copy.from, copy.to, copy.rows);
 }
 
-void TextModel::State::run_moves(const Step& step) {
-  for (const StateMove& move : step.keeps) keep(move);
-  for (const StateMove& move : step.restores) restore(move);
-  for (const PageCopy& copy : step.page_copies) copy_page(copy);
+void StepBook::check_dflash2(const Step& step, bool has_drafter) {
+  if (!has_drafter) bad_step("a dflash2 step without a drafter");
+  const auto rows_of_step = std::ssize(step.tokens);
+  if (rows_of_step < 1 || rows_of_step > capacity.slots || std::ssize(step.positions) != rows_of_step ||
+      std::ssize(step.segments) != rows_of_step) {
+    bad_step(fmt::format("{} tokens, {} positions, {} segments of a dflash2 step", step.tokens.size(),
+                         step.positions.size(), step.segments.size()));
+  }
+  if (has_moves(step) || !step.head_slots.empty() || !step.logit_rows.empty())
+    bad_step("moves or logit rows of a dflash2 step");
+  std::fill(in_step.begin(), in_step.end(), uint8_t{0});
+  for (size_t i = 0; i < step.segments.size(); ++i) {
+    const Segment& segment = step.segments[i];
+    check_slot(segment.slot);
+    const auto slot = static_cast<size_t>(segment.slot);
+    if (segment.rows != 1 || segment.first_row != static_cast<int64_t>(i) || step.positions[i] != segment.position)
+      bad_step(fmt::format("segment {} of a dflash2 step is not row {}", i, i));
+    if (segment.position < certain_end[slot] || segment.position > end[slot]) {
+      bad_step(fmt::format("block at {}, slot {} has {} to {} rows", segment.position, segment.slot, certain_end[slot],
+                           end[slot]));
+    }
+    if (step.tokens[i] < 0 || step.tokens[i] >= vocab_size)
+      bad_step(fmt::format("token id {} with a vocabulary of {}", step.tokens[i], vocab_size));
+    if (std::exchange(in_step[slot], uint8_t{1}) != 0) bad_step(fmt::format("two segments of slot {}", segment.slot));
+  }
+}
+
+HiddenSource StepBook::hidden_source(const Step& step, const Segment& segment, int64_t row) const {
+  const MtpSlot& slot = mtp_slots[static_cast<size_t>(segment.slot)];
+  const int64_t position = segment.position + row;
+  if (step.kind == StepKind::mtp_chain) {
+    const bool continues =
+        slot.last_row >= 0 && position == slot.last_row + 1 && position - slot.last_absorbed <= cache::max_window;
+    return {continues && row == 0 ? HiddenPlace::chain : HiddenPlace::none, 0};
+  }
+  if (position >= end[static_cast<size_t>(segment.slot)]) return {};
+  if (slot.in_text_step(position)) return {HiddenPlace::text_row, slot.text_first_row + position - slot.text_position};
+  if (!slot.in_head_ring(position)) return {};
+  return {HiddenPlace::head_ring, position};
+}
+
+void StepBook::check_hidden_rows(const Step& step) const {
+  for (const Segment& segment : step.segments) {
+    for (int64_t row = 0; row < segment.rows; ++row) {
+      if (hidden_source(step, segment, row).place != HiddenPlace::none) continue;
+      const int64_t position = segment.position + row;
+      bad_step(step.kind == StepKind::mtp_chain
+                   ? fmt::format("position {} does not continue the MTP rows of slot {}", position, segment.slot)
+                   : fmt::format("the hidden row of position {} of slot {} is gone", position, segment.slot));
+    }
+  }
+}
+
+void StepBook::restored(const StateMove& move) {
+  const auto slot = static_cast<size_t>(move.slot);
+  end[slot] = certain_end[slot] = move.length;
+  mtp_slots[slot].restored(move.length);
+}
+
+void StepBook::ran(const Segment& segment) {
+  const auto slot = static_cast<size_t>(segment.slot);
+  end[slot] = segment.position + segment.rows;
+  certain_end[slot] = segment.position + segment.certain_rows;
+  mtp_slots[slot].ran(segment);
+}
+
+void StepBook::ran_mtp(const Segment& segment, StepKind kind) {
+  MtpSlot& slot = mtp_slots[static_cast<size_t>(segment.slot)];
+  slot.last_row = segment.position + segment.rows - 1;
+  if (kind != StepKind::mtp_chain) slot.last_absorbed = slot.last_row;
 }
 
 }  // namespace tandem::forward
