@@ -86,8 +86,9 @@ void measure_launches(const Bench& bench, Report& report, const Nano& nano, int3
   std::string largest;
   double most = 0;
   for (const auto& [name, of] : kernels) {
+    const std::vector<const TracedLaunch*>& list_of_kernel = of;  // clang 14 captures no structured binding
     const Timing timing = bench.graph(1, [&] {
-      for (const TracedLaunch* one : of) gpu.repeat(*one);
+      for (const TracedLaunch* one : list_of_kernel) gpu.repeat(*one);
     });
     sum += timing.median();
     list.push_back({{"name", name}, {"launches", of.size()}, {"us", timing.median()}});

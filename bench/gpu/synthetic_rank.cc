@@ -85,9 +85,9 @@ model::Shape tiny_shape() {
 // Pieces of the weights' memory; counts first.
 struct SyntheticRank::Arena {
   forward::Arena pieces{256};
-  CudaMatrix matrix(int64_t out, int64_t in, int64_t leaves = 1) {
+  CudaMatrix matrix(int64_t out, int64_t in, int64_t of_leaves = 1) {
     return {pieces.take<bf16>(out * in), static_cast<int32_t>(out), static_cast<int32_t>(in), static_cast<int32_t>(in),
-            static_cast<int32_t>(in / leaves)};
+            static_cast<int32_t>(in / of_leaves)};
   }
   const float* floats(int64_t count) { return pieces.take<float>(count); }
 };

@@ -1,6 +1,6 @@
 // fuzz-room: chat
-// Any sequence of tokens as a reply with tools: text is whole UTF-8, calls are in order, and the arguments of a completed
-// call are a JSON object. Input: a byte of flags, then markup tokens by number, other bytes as byte tokens.
+// Any sequence of tokens as a reply with tools: text is whole UTF-8, calls are in order, and the arguments of a
+// completed call are a JSON object. Input: a byte of flags, then markup tokens by number, other bytes as byte tokens.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -28,8 +28,8 @@ struct Model {
       const std::string_view bytes = tokenizer.token_bytes(id);
       if (!tokenizer.is_added(id) && bytes.size() == 1) tokens[static_cast<unsigned char>(bytes[0])] = id;
     }
-    constexpr std::array markup{"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
-                                "</arg_value>", "<think>",      "</think>"};
+    constexpr std::array markup{"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
+                                "<arg_value>", "</arg_value>", "<think>",   "</think>"};
     for (size_t i = 0; i < markup.size(); ++i) tokens[i + 1] = *tokenizer.added_token(markup[i]);
   }
   tandem::text::Tokenizer tokenizer;
