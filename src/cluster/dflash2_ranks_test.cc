@@ -7,7 +7,6 @@ namespace {
 
 using forward::Anchor;
 using forward::block_step;
-using forward::DraftedNano;
 using forward::Lattice;
 using forward::lattice_of;
 using forward::nano_drafter;

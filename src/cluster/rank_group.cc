@@ -86,13 +86,14 @@ struct RankGroup::State {
 };
 
 RankGroup::RankGroup(const model::Shape& shape, const model::TextWeights& weights, GroupSize size,
-                     forward::Capacity capacity, int threads, forward::Mutation mutation, forward::DrafterModel drafter)
+                     const forward::Capacity& capacity, int threads, forward::Mutation mutation,
+                     forward::DrafterModel drafter)
     : state_(std::make_unique<State>(shape, weights, size, capacity, threads, mutation, drafter)) {}
 
 RankGroup::~RankGroup() = default;
 
-int64_t RankGroup::planned_bytes(const model::Shape& shape, GroupSize size, forward::Capacity capacity, int threads,
-                                 const model::DrafterShape* drafter) {
+int64_t RankGroup::planned_bytes(const model::Shape& shape, GroupSize size, const forward::Capacity& capacity,
+                                 int threads, const model::DrafterShape* drafter) {
   const int32_t ranks = size.tensor_parallel_size;
   int64_t sum = InProcessHub::bytes_of(ranks, forward::exchange_size(shape, capacity, ranks_of(size, 0)));
   for (int32_t rank = 0; rank < ranks; ++rank)

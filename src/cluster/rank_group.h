@@ -30,13 +30,14 @@ class RankGroup {
   // `shape` and `weights` must outlive the group. `capacity` is that of each rank: under decode-context parallelism
   // `pages` pages of its own. Each rank has `threads` worker threads. Throws Error(usage) for sizes that there are not
   // and Error(does_not_fit).
-  RankGroup(const model::Shape& shape, const model::TextWeights& weights, GroupSize size, forward::Capacity capacity,
-            int threads, forward::Mutation mutation = forward::Mutation::none, forward::DrafterModel drafter = {});
+  RankGroup(const model::Shape& shape, const model::TextWeights& weights, GroupSize size,
+            const forward::Capacity& capacity, int threads, forward::Mutation mutation = forward::Mutation::none,
+            forward::DrafterModel drafter = {});
   ~RankGroup();
 
   // What all ranks allocate together.
-  static int64_t planned_bytes(const model::Shape& shape, GroupSize size, forward::Capacity capacity, int threads = 1,
-                               const model::DrafterShape* drafter = nullptr);
+  static int64_t planned_bytes(const model::Shape& shape, GroupSize size, const forward::Capacity& capacity,
+                               int threads = 1, const model::DrafterShape* drafter = nullptr);
 
   int ranks() const;
 

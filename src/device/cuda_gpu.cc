@@ -76,6 +76,7 @@ class CudaGpu final : public Gpu {
     }
     check(result, "cuMemAlloc");
     ++allocations_;
+    // The driver gives addresses as integers. NOLINTNEXTLINE(performance-no-int-to-ptr)
     return GpuMemory(*this, reinterpret_cast<void*>(pointer), bytes);
   }
 
@@ -99,7 +100,7 @@ class CudaGpu final : public Gpu {
         builds.push_back(std::move(build));
     }
     const std::vector<Error> errors = cache_->get_all(builds, 0, {});
-    if (!errors.empty()) throw errors.front();
+    if (!errors.empty()) throw Error(errors.front());
   }
 
   Kernel load(const KernelSpec& spec) override {

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 class KernelCacheTest : public testing::Test {
  protected:
   KernelCache cache(std::vector<fs::path> shipped = {}) const {
-    return {folder_.path() / "a" / "b", shipped, compiler_, "get one"};
+    return {folder_.path() / "a" / "b", std::move(shipped), compiler_, "get one"};
   }
   static std::string text_of(const fs::path& file) {
     std::ifstream in(file, std::ios::binary);

@@ -36,7 +36,7 @@ fs::path python_folder() {
   const std::string path = variable("PATH");
   for (size_t at = 0; at < path.size();) {
     const size_t end = std::min(path.find(':', at), path.size());
-    const fs::path folder = path.substr(at, end - at);
+    fs::path folder = path.substr(at, end - at);
     std::error_code ignored;
     if (!folder.empty() && fs::exists(folder / "python3", ignored)) return folder;
     at = end + 1;

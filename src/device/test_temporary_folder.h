@@ -1,8 +1,7 @@
 // A folder of a test's own, removed with everything in it.
 #pragma once
 
-#include <stdlib.h>
-
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 

@@ -246,7 +246,7 @@ Plan make_plan(int64_t max_position_embeddings, const PlannedBytes& planned_byte
   const Planner planner(max_position_embeddings, planned_bytes, settings);
   std::string found, where = "memory";
   try {
-    const Plan plan = planner.lay_out();
+    Plan plan = planner.lay_out();
     if (planner.fits(plan)) return plan;
     found = fmt::format("the plan needs {} and {} has {} left", size_at_least(planner.sharers() * plan.total_bytes),
                         settings.memory_of_each_rank ? "each rank" : "this machine",
