@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "device/test_fake_driver.h"
