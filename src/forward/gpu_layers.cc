@@ -14,13 +14,11 @@ ops::CudaLinearCall call(const ops::CudaMatrix& w, const device::bf16* x, int64_
   return {w, x, x_stride, y, y_stride, fp32};
 }
 
-// s.o of this rank's heads.
-void run_heads(const GpuPass& pass, const GpuLayer& layer) {
+// What the recurrence of this rank's heads takes.
+void project_kda(const GpuPass& pass, const GpuKda& w) {
   const GpuScratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
-  const GpuKda& w = *layer.kda;
   const int64_t hidden = shape.hidden_size, width = shape.kda_width(), dim = shape.kda_head_dim;
-  const int64_t heads = shape.kda_num_heads, state = layer.state_layer;
 
   const std::array projections{
       call(w.q_proj, s.x, hidden, s.raw, 3 * width),
@@ -28,7 +26,7 @@ void run_heads(const GpuPass& pass, const GpuLayer& layer) {
       call(w.v_proj, s.x, hidden, s.raw + 2 * width, 3 * width),
       call(w.f_a_proj, s.x, hidden, s.low, 2 * dim),
       call(w.g_a_proj, s.x, hidden, s.low + dim, 2 * dim),
-      call(w.b_proj, s.x, hidden, s.beta_logits, heads),
+      call(w.b_proj, s.x, hidden, s.beta_logits, shape.kda_num_heads),
   };
   pass.ops.linear.run(projections, pass.rows(), pass.max_rows);
   const std::array gates{
@@ -36,6 +34,15 @@ void run_heads(const GpuPass& pass, const GpuLayer& layer) {
       call(w.g_b_proj, s.low + dim, 2 * dim, s.gate, width),
   };
   pass.ops.linear.run(gates, pass.rows(), pass.max_rows);
+}
+
+// s.o of this rank's heads.
+void run_heads(const GpuPass& pass, const GpuLayer& layer) {
+  const GpuScratch& s = pass.scratch;
+  const model::Shape& shape = pass.shape;
+  const GpuKda& w = *layer.kda;
+  const int64_t width = shape.kda_width(), heads = shape.kda_num_heads, state = layer.state_layer;
+  project_kda(pass, w);
 
   ops::KdaConvArgs conv{};
   conv.step = pass.step;

@@ -41,6 +41,12 @@ struct GpuScratch {
 
   // `shape` is the rank's. The arena's memory is the device's.
   void lay_out(Arena &arena, const device::GpuProperties &gpu, const model::Shape &shape, const Capacity &capacity);
+
+ private:
+  void attention_rows(Arena &arena, const device::GpuProperties &gpu, const model::Shape &shape,
+                      const Capacity &capacity);
+  void feed_forward_rows(Arena &arena, const model::Shape &shape, int64_t rows);
+  void hidden_rows(Arena &arena, const model::Shape &shape, const Capacity &capacity);
 };
 
 // The feed-forward of a layer for ops::CudaExperts.
