@@ -39,9 +39,9 @@ TEST(BlockConvGpu, AgainstTheCpu) {
            gpu_delta.as<bf16>() + 2 * groups, delta_stride, gpu_in.as<bf16>(), out.as<bf16>(), accumulate ? 1 : 0},
           blocks + 1);
       const auto got = from_gpu<uint16_t>(out.data(), (rows + more) * channels);
-      expected.resize(static_cast<size_t>(rows * channels));
+      expected.resize(static_cast<size_t>(rows) * channels);
       EXPECT_LE(bf16_distance(got.data(), expected, 1e-6f), 1) << channels;
-      for (auto i = static_cast<size_t>(rows * channels); i < got.size(); ++i)
+      for (size_t i = static_cast<size_t>(rows) * channels; i < got.size(); ++i)
         ASSERT_EQ(got[i], bf16_bits(before[i])) << "a block that is not there";
     }
   }

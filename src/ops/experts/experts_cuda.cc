@@ -54,7 +54,7 @@ Scratch lay_out(const ExpertShape& shape, int64_t max_rows, void* at) {
   const auto take = [&s, at](int64_t bytes) {
     const uintptr_t piece = reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(s.bytes);  // from 0 when counting
     s.bytes += divide_up(bytes, 256) * 256;
-    return reinterpret_cast<void*>(piece);
+    return reinterpret_cast<void*>(piece);  // NOLINT(performance-no-int-to-ptr): null plus bytes is no pointer sum
   };
   const int64_t places = most_places(shape, max_rows), piece = output_piece(shape, max_rows);
   s.row_of = static_cast<int32_t*>(take(4 * places));

@@ -34,10 +34,8 @@ struct Problem {
 Problem make_problem(RecordKind kind, int64_t dim, int64_t heads, int64_t budget,
                      std::vector<test::TestSegment> segments, uint64_t seed = 1) {
   Problem p{kind, dim, heads, budget, 16, std::move(segments), {}, {}, {}};
-  int64_t rows = 0;
   for (size_t i = 0; i < p.segments.size(); ++i) {
     auto& s = p.segments[i];
-    rows += s.rows;
     const auto entries = static_cast<int32_t>(p.pools_of(s) / p.rows_of_page + 1);
     s.pages = test::scattered_pages(entries, static_cast<int32_t>(i), static_cast<int32_t>(p.segments.size()));
     // Of each stream the same numbers whatever else is there.
