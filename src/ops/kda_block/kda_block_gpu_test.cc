@@ -67,7 +67,7 @@ class Layer {
     int64_t from = 0;     // rows of `in` to use instead of those at the position; −1 … of rejected drafts
   };
   // o of the rows of all segments, bf16; moves the segments' blocks on. Buckets are larger than the step.
-  std::vector<uint16_t> step(std::vector<Part> parts, int64_t spare = 3) {
+  std::vector<uint16_t> step(const std::vector<Part>& parts, int64_t spare = 3) {
     std::vector<TestSegment> segments;
     std::vector<float> q, k, v, g, beta;
     for (const Part& part : parts) {

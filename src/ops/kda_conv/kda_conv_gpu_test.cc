@@ -174,7 +174,8 @@ struct Sizes {
 class KdaConvGpuSizes : public ::testing::TestWithParam<Sizes> {};
 
 TEST_P(KdaConvGpuSizes, AgainstDouble) {
-  const auto [heads, dim, kernel] = GetParam();
+  const int64_t heads = GetParam().heads, dim = GetParam().dim;
+  const int32_t kernel = GetParam().kernel;
   const Inputs in = make_inputs(1, heads, dim, 21);
   const int64_t width = heads * dim;
   Layer layer(heads, dim, kernel, 1);
