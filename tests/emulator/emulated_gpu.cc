@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <utility>
 
@@ -65,7 +66,7 @@ class EmulatedGpu final : public device::Gpu {
                   "one of tests/emulator/CMakeLists.txt");
     }
     ++kernels_loaded_;
-    kernels_.push_back({spec.name, found->second});
+    kernels_.emplace_back(spec.name, found->second);
     return {static_cast<int32_t>(kernels_.size()) - 1};
   }
 
@@ -152,7 +153,9 @@ class EmulatedGpu final : public device::Gpu {
   }
   void run(const device::Launch& launch, const Entry& entry, const void* args) {
     shared_.resize(static_cast<size_t>(launch.shared_bytes) + 128);
-    auto* aligned = reinterpret_cast<unsigned char*>((reinterpret_cast<uintptr_t>(shared_.data()) + 127) / 128 * 128);
+    void* first = shared_.data();
+    size_t space = shared_.size();
+    auto* aligned = static_cast<unsigned char*>(std::align(128, space - 128, first, space));
     for (uint32_t z = 0; z < launch.grid[2]; ++z) {
       for (uint32_t y = 0; y < launch.grid[1]; ++y) {
         for (uint32_t x = 0; x < launch.grid[0]; ++x) {

@@ -61,6 +61,8 @@ struct Registration {
 
 }  // namespace tandem::emulator
 
+// CUDA's own names.
+// NOLINTBEGIN(bugprone-reserved-identifier, bugprone-macro-parentheses)
 #define threadIdx (::tandem::emulator::running->thread)
 #define blockIdx (::tandem::emulator::running->block)
 #define blockDim (::tandem::emulator::running->block_size)
@@ -80,6 +82,7 @@ struct Registration {
 // Internal linkage: the same helper is compiled for several models' dimensions.
 #define TANDEM_DEVICE [[maybe_unused]] static inline
 #define TANDEM_SHARED(Type, name) Type* const name = reinterpret_cast<Type*>(::tandem::emulator::running->shared)
+// NOLINTEND(bugprone-reserved-identifier, bugprone-macro-parentheses)
 
 namespace tandem::device {
 

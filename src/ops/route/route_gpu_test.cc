@@ -53,7 +53,7 @@ void compare(const CudaRoute& route_on_gpu, const Case& c, float scale) {
       EXPECT_NEAR(shares[i], weights[i], 2e-6f * scale) << c.experts << " row " << r;
     }
   }
-  for (size_t i = static_cast<size_t>(rows * k); i < ids.size(); ++i) {
+  for (size_t i = static_cast<size_t>(rows) * static_cast<size_t>(k); i < ids.size(); ++i) {
     EXPECT_EQ(ids[i], -7);
     EXPECT_TRUE(std::isnan(shares[i]));
   }
