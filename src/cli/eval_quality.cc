@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -101,6 +102,15 @@ std::unique_ptr<eval::NewFile> new_file(const std::filesystem::path& path) {
   return path.empty() ? nullptr : std::make_unique<eval::NewFile>(path);
 }
 
+// A plot may take the place of an earlier plot and of nothing else: a capture is soon mistyped for it.
+std::unique_ptr<eval::NewFile> new_plot(const std::filesystem::path& path) {
+  std::string begin(5, ' ');
+  std::ifstream file(path, std::ios::binary);
+  if (file && file.read(begin.data(), 1) && (file.seekg(0), file.read(begin.data(), 5), begin != "<svg "))
+    throw Error(ErrorCode::usage, "--svg", path.string() + " is another kind of file", "a new file or an earlier plot");
+  return new_file(path);
+}
+
 void check_kld(const KldCommandOptions& options, bool is_from_capture, bool has_student) {
   const auto refuse = [](const char* where, const char* found, const char* expected) {
     throw Error(ErrorCode::usage, where, found, expected);
@@ -187,7 +197,7 @@ void print(const eval::QualityReport& report, const text::Tokenizer& tokenizer, 
 int run_eval_kld(const KldCommandOptions& options) {
   checked_threads(options.threads);  // before anything is read
   const Sides sides(options);
-  const auto svg = new_file(options.svg);
+  const auto svg = new_plot(options.svg);
   std::unique_ptr<eval::CaptureWriter> writer;
   int64_t capture_bytes = 0;
   if (!options.capture.empty()) {

@@ -107,6 +107,12 @@ class Kld(TandemTest):
         self.assert_fails(compare("--text", self.text, "--runs", "0"), 2, "--runs")
         self.assert_fails(compare("--text", self.text, "--kv-cache-dtype", "int3"), 2, "--kv-cache-dtype", "int3")
         self.assert_fails(compare("--text", self.text, "--svg", self.path("none", "kld.svg")), 5, "kld.svg")
+        precious = self.path("precious")
+        with open(precious, "w", encoding="utf-8") as file:
+            file.write("TNDMLGTS and more")
+        self.assert_fails(compare("--text", self.text, "--svg", precious), 2, "--svg", "precious")
+        with open(precious, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "TNDMLGTS and more")
         self.assert_fails(compare("--text", self.text, "--teacher", self.path("none")), 3, "none")
         self.assert_fails(compare("--text", self.text, "--teacher", self.text), 3, "text.jsonl")
         self.assert_fails(compare("--text", self.text, "--capture", self.path("c"), "--svg", self.path("s")), 2, "--svg")
