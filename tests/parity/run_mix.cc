@@ -33,7 +33,8 @@ class ThroughBytes : public engine::StepRunner {
     forward::read_step(bytes_, read_);
     for (const forward::Segment& segment : read_.segments) {
       if (!spoil_ || segment.certain_rows == segment.rows) continue;
-      int32_t& token = read_.tokens[static_cast<size_t>(segment.first_row + segment.certain_rows)];
+      const int32_t row = segment.first_row + segment.certain_rows;
+      int32_t& token = read_.tokens[static_cast<size_t>(row)];
       token = token == 0 ? 1 : token - 1;
     }
     model_.run(read_);
@@ -314,7 +315,7 @@ class Runner {
 
   // A perfect drafter with room: every step but a reply's last yields all its drafts and one token more.
   void check_full_steps(size_t i, const engine::DraftStats& drafts) {
-    const auto tokens = static_cast<size_t>(mix_.drafting.script_width + 1);
+    const size_t tokens = static_cast<size_t>(mix_.drafting.script_width) + 1;
     if (mix_.requests[i].request.drafter == draft::Choice::none || drafts.tokens_of_step[tokens] >= drafts.steps - 1)
       return;
     fail("request {}: a perfect drafter, and {} of {} steps yield {} tokens", i, drafts.tokens_of_step[tokens],
