@@ -2,32 +2,17 @@
 // The body of POST /v1/chat/completions from outside: it becomes a request that the engine can run, or one of the two
 // error types. What the engine would be given must keep its promises.
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
 #include <string_view>
 
 #include "api/chat_prompt.h"
 #include "api/errors.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "nano_model.h"
 
 namespace {
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
-
-struct Model {
-  Model() : tokenizer(tandem::text::Tokenizer::load(std::filesystem::path(TANDEM_SOURCE_DIR) / "models/nano")) {
-    served.names = {"nano"};
-    served.tokenizer = &tokenizer;
-    served.vocab_size = 2048;
-    served.max_model_len = 500;
-    served.defaults.eos_token_ids = {1988, 1995, 1997};
-  }
-  tandem::text::Tokenizer tokenizer;
-  tandem::api::ServedModel served;
-};
+using tandem::fuzz::require;
 
 void check(const tandem::api::PreparedChat& prepared) {
   const auto& request = prepared.engine_request;
@@ -43,7 +28,7 @@ void check(const tandem::api::PreparedChat& prepared) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const Model model;
+  static const tandem::fuzz::NanoModel model;
   tandem::set_log_level(tandem::LogLevel::error);
   try {
     check(tandem::api::prepare_chat({reinterpret_cast<const char*>(data), size}, model.served, {true, true}));

@@ -4,37 +4,22 @@
 #include <fmt/core.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
 #include <string_view>
 
 #include "api/errors.h"
 #include "api/messages_dialect.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "nano_model.h"
 
 namespace {
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
-
-struct Model {
-  Model() : tokenizer(tandem::text::Tokenizer::load(std::filesystem::path(TANDEM_SOURCE_DIR) / "models/nano")) {
-    served.names = {"nano"};
-    served.tokenizer = &tokenizer;
-    served.vocab_size = 2048;
-    served.max_model_len = 500;
-    served.defaults.eos_token_ids = {1988, 1995, 1997};
-  }
-  tandem::text::Tokenizer tokenizer;
-  tandem::api::ServedModel served;
-};
+using tandem::fuzz::require;
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const Model model;
+  static const tandem::fuzz::NanoModel model;
   tandem::set_log_level(tandem::LogLevel::error);
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   try {
