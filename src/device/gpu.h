@@ -52,14 +52,20 @@ struct GpuProperties {
 
 class Gpu;
 
-// Device memory; freed with the object, which must not outlive its Gpu.
-class GpuMemory {
+enum class MemoryKind {
+  device,
+  pinned,  // host memory that the device copies from and to without a detour
+};
+
+// Memory that a Gpu gave; freed with the object, which must not outlive its Gpu.
+template <MemoryKind Kind>
+class OwnedMemory {
  public:
-  GpuMemory() = default;
-  GpuMemory(Gpu& gpu, void* data, int64_t size) : gpu_(&gpu), data_(data), size_(size) {}
-  ~GpuMemory();
-  GpuMemory(GpuMemory&& other) noexcept;
-  GpuMemory& operator=(GpuMemory&& other) noexcept;
+  OwnedMemory() = default;
+  OwnedMemory(Gpu& gpu, void* data, int64_t size) : gpu_(&gpu), data_(data), size_(size) {}
+  ~OwnedMemory();
+  OwnedMemory(OwnedMemory&& other) noexcept;
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept;
 
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   template <typename T>
@@ -73,28 +79,8 @@ class GpuMemory {
   void* data_ = nullptr;
   int64_t size_ = 0;
 };
-
-// Host memory that the device copies from and to without a detour; freed with the object.
-class PinnedMemory {
- public:
-  PinnedMemory() = default;
-  PinnedMemory(Gpu& gpu, void* data, int64_t size) : gpu_(&gpu), data_(data), size_(size) {}
-  ~PinnedMemory();
-  PinnedMemory(PinnedMemory&& other) noexcept;
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
-
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  int64_t size() const { return size_; }
-
- private:
-  Gpu* gpu_ = nullptr;
-  void* data_ = nullptr;
-  int64_t size_ = 0;
-};
+using GpuMemory = OwnedMemory<MemoryKind::device>;
+using PinnedMemory = OwnedMemory<MemoryKind::pinned>;
 
 class Gpu {
  public:
@@ -145,8 +131,8 @@ class Gpu {
   int64_t kernels_loaded_ = 0;
 
  private:
-  friend class GpuMemory;
-  friend class PinnedMemory;
+  template <MemoryKind Kind>
+  friend class OwnedMemory;
   virtual void free_device(void* data) noexcept = 0;
   virtual void free_pinned(void* data) noexcept = 0;
 };
