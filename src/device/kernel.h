@@ -4,7 +4,8 @@
 //
 // A kernel takes one struct of plain values, which host code fills:
 //
-//   TANDEM_KERNEL(scale_rows, ScaleArgs, 256) {          // at most 256 threads a block
+//   TANDEM_KERNEL(scale_rows, ScaleArgs, 256) {          // at most 256 threads a block; (…, 256, 2): and registers
+//                                                        // for two blocks on a multiprocessor
 //     TANDEM_SHARED(float, row);                          // the launch's dynamic shared memory, as floats
 //     for (uint32_t i = threadIdx.x; i < args.width; i += blockDim.x) row[i] = to_float(args.x[blockIdx.x * args.width
 //     + i]);
