@@ -238,15 +238,18 @@ TANDEM_DEVICE void combine_tile(const Memory<Tiles>& memory, Sums<Tiles>& sums) 
   }
 }
 
-// A tile's keys, places[0 … count), join the sums. Queries are on their way or there.
+// A tile's keys, memory.places[0 … count), join the sums. Queries are on their way or there. next_places: where the
+// places of the tile after this one stand (next_count of them), which take this one's.
 template <int32_t Tiles>
-TANDEM_DEVICE void attend_tile(const ops::SparseAttendLaunch& args, const Memory<Tiles>& memory, const int32_t* places,
-                               int32_t count, Sums<Tiles>& sums) {
-  __syncthreads();  // the tile before is done with
-  load_tile(args.attend.latent, places, count, memory.keys, memory.scales);
+TANDEM_DEVICE void attend_tile(const ops::SparseAttendLaunch& args, const Memory<Tiles>& memory, int32_t count,
+                               const int32_t* next_places, int32_t next_count, Sums<Tiles>& sums) {
+  __syncthreads();  // the tile before is done with, and the places are there
+  load_tile(args.attend.latent, memory.places, count, memory.keys, memory.scales);
   commit_copies();
+  const int32_t next_place = thread() < next_count ? next_places[thread()] : 0;
   wait_for_copies<0>();
   __syncthreads();
+  if (thread() < next_count) memory.places[thread()] = next_place;
   score_tile<Tiles>(memory, memory.keys, memory.scales, count, args.attend.scale);
   __syncthreads();
   soften_tile<Tiles>(memory, sums);
@@ -290,7 +293,7 @@ TANDEM_DEVICE void attend_split_of_row(const ops::SparseAttendLaunch& args, unsi
   }
   Sums<Tiles> sums;
   clear(sums);
-  attend_tile<Tiles>(args, memory, memory.places, count, sums);
+  attend_tile<Tiles>(args, memory, count, nullptr, 0, sums);
   const int64_t at = (static_cast<int64_t>(row) * args.max_splits + split) * attend.heads + first_head;
   const int32_t heads = attend.heads - first_head;
   for_values<Tiles>([&](int32_t head, int32_t column, int32_t i, int32_t j) {
@@ -311,15 +314,22 @@ TANDEM_DEVICE void attend_row(const ops::SparseAttendLaunch& args, int32_t row, 
   __syncthreads();  // the row before is done with
   load_queries<Tiles>(attend, row, first_head, memory.queries);
   commit_copies();
-  const auto all = [](const Leaves&, int32_t&, int32_t&, int32_t&) {};
+  const auto of_both = [](const Leaves&, int32_t&, int32_t&, int32_t&) {};
   int32_t* places = args.places + static_cast<int64_t>(blockIdx.x) * attend.max_selected;
-  const Leaves leaves = find_places(attend, page_table_of(attend.step, row), row, memory.scan, places, all);
+  const Leaves leaves = find_places(attend, page_table_of(attend.step, row), row, memory.scan, places, of_both);
   const bool both = leaves.count[0] > 0 && leaves.count[1] > 0;
   float* kept = args.partial + static_cast<int64_t>(blockIdx.x) * 16 * Tiles * rank;  // leaf 0's
   float kept_largest = 0.0f, kept_sum = 0.0f;
   const int32_t my_head = thread() / lanes_of_head;
   const bool writes = thread() % lanes_of_head == 0 && my_head < Memory<Tiles>::heads;
   Sums<Tiles> total;
+  const int32_t of_leaf_0 = leaves.count[0], all = of_leaf_0 + leaves.count[1];
+  // Keys of the tile that begins with ordinal `at` of both leaves' one after the other.
+  const auto keys_of_tile = [&](int32_t at) {
+    const int32_t left = (at < of_leaf_0 ? of_leaf_0 : all) - at;
+    return left < tile_keys ? left : tile_keys;
+  };
+  if (thread() < keys_of_tile(0)) memory.places[thread()] = places[thread()];
 #pragma unroll 1
   for (int32_t leaf = 0; leaf < 2; ++leaf) {
     const int32_t keys = leaf == 0 ? leaves.count[0] : leaves.count[1];
@@ -327,8 +337,8 @@ TANDEM_DEVICE void attend_row(const ops::SparseAttendLaunch& args, int32_t row, 
     clear(total);
 #pragma unroll 1
     for (int32_t first = 0; first < keys; first += tile_keys) {
-      const int32_t count = keys - first < tile_keys ? keys - first : tile_keys;
-      attend_tile<Tiles>(args, memory, places + leaf * leaves.count[0] + first, count, total);
+      const int32_t at = leaf * of_leaf_0 + first, count = keys_of_tile(at), next = at + count;
+      attend_tile<Tiles>(args, memory, count, places + next, next < all ? keys_of_tile(next) : 0, total);
     }
     if (leaf == 0 && both) {
       kept_largest = total.largest;

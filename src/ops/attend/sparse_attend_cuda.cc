@@ -11,7 +11,7 @@ namespace tandem::ops {
 
 namespace {
 
-constexpr int64_t tile_keys = 64, threads = 256, join_threads = 128;
+constexpr int64_t tile_keys = 64, threads = 256, join_threads = 512;
 constexpr int64_t reserved_shared_bytes = 1024;  // that the system takes of a multiprocessor's for each block
 
 int64_t up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -84,8 +84,8 @@ CudaSparseAttend::CudaSparseAttend(device::Gpu& gpu, const std::vector<std::stri
   const std::string source = "ops/attend/sparse_attend.cu";
   splits_[0] = gpu.load({source, "attend_splits_16", defines});
   splits_[1] = gpu.load({source, "attend_splits_32", defines});
-  rows_[0] = gpu.load({source, "attend_rows_16", defines});
-  rows_[1] = gpu.load({source, "attend_rows_32", defines});
+  rows_[0] = gpu.load({source, "attend_rows_16", defines, true});
+  rows_[1] = gpu.load({source, "attend_rows_32", defines, true});
   join_ = gpu.load({"ops/attend/sparse_attend_join.cu", "attend_join", defines});
 }
 

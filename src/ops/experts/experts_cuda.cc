@@ -227,13 +227,20 @@ void CudaExperts::run(const ExpertShape& shape, const ExpertRows& rows, int64_t 
   size_t used = 0;
   int64_t sorted_rows = max_rows;  // of a tile in the sort's list
   if (kernels == ExpertKernels::few_rows) {
+    const auto few = [&](bool eight, int64_t routed, int64_t shared) {
+      return Plan{
+          eight ? gate_up_8_ : gate_up_32_, eight ? down_8_ : down_32_, routed, shared, max_rows, eight ? 1 : 4};
+    };
+    const int64_t routed = std::min(shape.routed_count, most_places(shape, max_rows));
+    const int64_t shared = shape.shared_width > 0 ? 1 : 0;
     const bool eight = max_rows <= 8;
-    both[used++] = {eight ? gate_up_8_ : gate_up_32_,
-                    eight ? down_8_ : down_32_,
-                    std::min(shape.routed_count, most_places(shape, max_rows)),
-                    shape.shared_width > 0 ? 1 : 0,
-                    max_rows,
-                    eight ? 1 : 4};
+    // Most experts get few of many rows, the shared one gets all.
+    if (!eight && routed > 0 && max_rows * shape.per_token <= 4 * shape.experts) {
+      both[used++] = few(true, routed, 0);
+      if (shared > 0) both[used++] = few(false, 0, shared);
+    } else {
+      both[used++] = few(eight, routed, shared);
+    }
   } else {
     const bool warpgroups = kernels == ExpertKernels::warpgroups;
     sorted_rows = shape.experts > 0 && max_rows * shape.per_token > crowd * shape.experts ? 128 : 32;
