@@ -1,6 +1,7 @@
 # Compiler settings and the two functions that every room uses.
 
-set(TANDEM_ROOMS base device quant ops model cache forward cluster media text chat draft engine eval api http cli)
+set(TANDEM_ROOMS base device quant ops model cache forward cluster media text chat draft engine
+  grammar eval api http cli)
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)

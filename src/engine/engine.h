@@ -45,6 +45,8 @@ class TokenRule {
   virtual ~TokenRule() = default;
   // Clears the bits of tokens that may not come next: bit id % 32 of word id / 32. All bits are set before.
   virtual void mask(std::span<uint32_t> bits) = 0;
+  // False: mask() would clear no bit now, so it need not be called.
+  virtual bool masks() const { return true; }
   // The next token of the reply: one that mask() allowed.
   virtual void accept(int32_t token) = 0;
   // How many of these tokens, one after another, may come next: drafts beyond need no rows. Leaves the rule as it was.
