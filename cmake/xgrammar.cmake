@@ -14,9 +14,12 @@ add_library(tandem_xgrammar STATIC ${sources})
 target_compile_features(tandem_xgrammar PUBLIC cxx_std_17)
 target_include_directories(tandem_xgrammar SYSTEM PUBLIC ${folder}/include ${folder}/3rdparty/dlpack/include
   PRIVATE ${folder}/3rdparty/picojson)
-target_compile_definitions(tandem_xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
-# Optimised in every build, since the debug ones would otherwise spend their time in it; warnings are not ours.
-target_compile_options(tandem_xgrammar PRIVATE -w -O2 -g0)
+target_compile_definitions(tandem_xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
+  XGRAMMAR_LOG_CUSTOMIZE=1)  # src/grammar/matcher.cc has the two functions
+# Optimised in every build, since the debug ones would otherwise spend their time in it, and most where masks are made;
+# warnings are not ours.
+target_compile_options(tandem_xgrammar PRIVATE -w -O1 -g0)
+set_source_files_properties(${folder}/cpp/grammar_matcher.cc ${folder}/cpp/earley_parser.cc PROPERTIES COMPILE_OPTIONS -O2)
 target_link_libraries(tandem_xgrammar PRIVATE Threads::Threads)
 if(TANDEM_SANITIZE STREQUAL "address")
   target_compile_options(tandem_xgrammar PRIVATE -fsanitize=address,undefined -fno-sanitize-recover=all)

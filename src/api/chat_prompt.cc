@@ -1,6 +1,8 @@
 // Prompt, limits and seed of a chat request.
 #include "api/chat_prompt.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <span>
@@ -10,6 +12,8 @@
 #include "api/errors.h"
 #include "api/json_body.h"
 #include "api/models.h"
+#include "api/output_format.h"
+#include "api/output_rules.h"
 #include "chat/render.h"
 
 namespace tandem::api {
@@ -108,6 +112,46 @@ int64_t count_prompt_tokens(const chat::Conversation& conversation, const Served
   return static_cast<int64_t>(model.tokenizer->encode(chat::render(conversation).segments).size());
 }
 
+namespace {
+
+std::string joined_text(const chat::Message& message) {
+  std::string text;
+  for (const chat::Part& part : message.content) text += part.text;
+  return text;
+}
+
+void check_tool_choice(const ChatRequest& request, const chat::Conversation& conversation) {
+  if (!request.tool_required) return;
+  if (conversation.tools.empty()) throw invalid_field("tool_choice", "a call is required, but no tools are offered");
+  if (request.tool_named.empty() || chat::ToolSchemas(conversation.tools).offers(request.tool_named)) return;
+  throw invalid_field("tool_choice", fmt::format("'{}' is not among the tools", request.tool_named.substr(0, 128)));
+}
+
+ReplyRules rules_of_reply(const ChatRequest& request, const chat::Conversation& conversation, bool reasoning_open,
+                          const ServedModel& model, const ChatRules& rules) {
+  check_tool_choice(request, conversation);
+  const std::vector<int32_t> ends = ends_of_reply(request, turn_end_ids(model));
+  const CallDemand calls{.is_offered = !conversation.tools.empty() && !request.tool_choice_none,
+                         .is_required = request.tool_required,
+                         .name = request.tool_named,
+                         .one_call = !request.parallel_tool_calls};
+  ReplyRules out;
+  out.form = make_output_form({.format = request.format,
+                               .tools = conversation.tools,
+                               .calls = calls,
+                               .reasoning_open = reasoning_open,
+                               .ends = ends,
+                               .ignore_unsupported = rules.ignore_unsupported_schema},
+                              model);
+  if (conversation.continue_final_message) out.beginning = joined_text(conversation.messages.back());
+  out.reasoning_open = reasoning_open;
+  out.thinking_budget = request.thinking_budget;
+  if (rules.mask_turns_in_reasoning) out.masked_in_reasoning = turn_markers(model);
+  return out;
+}
+
+}  // namespace
+
 PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& conversation, const ServedModel& model,
                            const ChatRules& rules) {
   PreparedChat prepared;
@@ -119,6 +163,7 @@ PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& co
   prepared.reasoning_open = prompt.reasoning_open;
   engine::Request& engine_request = prepared.engine_request;
   encode_prompt(*model.tokenizer, prompt, engine_request);
+  prepared.request.rules = rules_of_reply(request, conversation, prompt.reasoning_open, model, rules);
   set_generation(request, model, rules, turn_end_ids(model), "messages", engine_request);
   if (!conversation.tools.empty() && !request.tool_choice_none) {
     prepared.tools = std::make_shared<const chat::ToolSchemas>(conversation.tools);
@@ -128,19 +173,10 @@ PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& co
   return prepared;
 }
 
-namespace {
-
-std::string joined_text(const chat::Message& message) {
-  std::string text;
-  for (const chat::Part& part : message.content) text += part.text;
-  return text;
-}
-
-}  // namespace
-
 PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, const ChatRules& rules) {
   const JsonBody body = JsonBody::parse(body_text);
   ChatRequest request = parse_chat_request(body, model);
+  request.format = read_output_format(body, body_text);
   check_model_name(request, model, rules);
   const chat::Conversation conversation = read_conversation(body, body_text, request.model, model);
   PreparedChat prepared = prepare_reply(std::move(request), conversation, model, rules);

@@ -68,6 +68,7 @@ void ChatSession::on_finished(const engine::Event& event, Clock::time_point time
     // Only the engine itself can cancel here: our own cancels come after end().
     case engine::FinishReason::cancelled: return abort(unavailable("The server is stopping."), Outcome::abort);
     case engine::FinishReason::stop:
+    case engine::FinishReason::repetition:
     case engine::FinishReason::length: break;
   }
   if (event.stop_token >= 0) {
@@ -121,7 +122,7 @@ Ending ChatSession::ending() {
   if (text_.complete() || stopped) {
     ending.finish_reason = text_.calls() > 0 ? "tool_calls" : "stop";
   } else {
-    ending.finish_reason = "length";
+    ending.finish_reason = finished_->reason == engine::FinishReason::repetition ? "repetition" : "length";
   }
   if (text_.matched_stop()) {
     ending.stop_reason = *text_.matched_stop();
@@ -151,7 +152,10 @@ void ChatSession::complete() {
   end(outcome());
 }
 
-Outcome ChatSession::outcome() const { return ending_.finish_reason == "length" ? Outcome::length : Outcome::stop; }
+Outcome ChatSession::outcome() const {
+  if (ending_.finish_reason == "length") return Outcome::length;
+  return ending_.finish_reason == "repetition" ? Outcome::repetition : Outcome::stop;
+}
 
 void ChatSession::abort(const ApiError& error, Outcome outcome) {
   if (done_) return;

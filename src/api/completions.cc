@@ -11,6 +11,8 @@
 #include "api/errors.h"
 #include "api/field_rules.h"
 #include "api/json_body.h"
+#include "api/output_format.h"
+#include "api/output_rules.h"
 #include "api/raw_prompt.h"
 
 namespace tandem::api {
@@ -36,9 +38,6 @@ ChatRequest parse_completion_request(const JsonBody& body, const ServedModel& mo
   }
   if (request.echo && request.logprobs >= 0) throw not_supported("logprobs", "together with echo, of the prompt,");
   if (!body.string("suffix").value_or("").empty()) throw not_supported("suffix", "text after the reply");
-  if (const auto format = body.object("response_format"); format && format->string("type") != "text") {
-    throw not_supported("response_format", "a type other than 'text'");
-  }
   refuse_unsupported(body);
   log_unknown_fields(body, completion_fields);
   return request;
@@ -84,6 +83,15 @@ PreparedChat prepare_completion(std::string_view body_text, const ServedModel& m
   const JsonBody body = JsonBody::parse(body_text);
   ChatRequest request = parse_completion_request(body, model);
   check_model_name(request, model, rules);
+  request.format = read_output_format(body, body_text);
+  const std::vector<int32_t> ends = ends_of_reply(request, model.defaults.eos_token_ids);
+  request.rules.form = make_output_form({.format = request.format,
+                                         .tools = {},
+                                         .calls = {},
+                                         .reasoning_open = false,
+                                         .ends = ends,
+                                         .ignore_unsupported = rules.ignore_unsupported_schema},
+                                        model);
   const std::vector<RawPrompt> prompts = read_prompts(body, model);
   const int64_t choices = std::ssize(prompts) * request.choices;
   if (choices > most_choices) {

@@ -175,6 +175,9 @@ struct FakeModel {
     served.defaults.eos_token_ids = {id("<|endoftext|>"), id("<|user|>"), id("<|observation|>")};
     served.vocab_size = 2048;
     served.max_model_len = 1000;
+    if (!grammar::is_available()) return;
+    grammars = std::make_unique<grammar::Compiler>(std::make_shared<const grammar::Vocabulary>(tokenizer, 2048));
+    served.grammars = grammars.get();
   }
   int32_t id(const char* marker) const { return *tokenizer.added_token(marker); }
   std::vector<int32_t> ids(const std::string& text) const {
@@ -182,6 +185,7 @@ struct FakeModel {
   }
 
   text::Tokenizer tokenizer;
+  std::unique_ptr<grammar::Compiler> grammars;
   FakeEngine engine;
   ServedModel served;
 };

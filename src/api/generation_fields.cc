@@ -134,6 +134,22 @@ void read_cache_salt(const JsonBody& body, GenerationFields& fields) {
   }
 }
 
+void read_repetition(const JsonBody& body, GenerationFields& fields) {
+  const auto given = body.object("repetition_detection");
+  if (!given) return;
+  engine::RepetitionLimit& limit = fields.repetition;
+  limit.max_size = given->integer("max_pattern_size", 0, engine::most_pattern_size).value_or(0);
+  limit.min_size = given->integer("min_pattern_size", 0, engine::most_pattern_size).value_or(1);
+  limit.min_size = std::max<int64_t>(limit.min_size, 1);
+  limit.min_count = given->integer("min_count", 0, engine::most_pattern_count).value_or(2);
+  if (!limit.is_on()) return;
+  if (limit.min_size > limit.max_size) {
+    throw invalid_field("repetition_detection.min_pattern_size",
+                        fmt::format("{} is more than max_pattern_size = {}", limit.min_size, limit.max_size));
+  }
+  if (limit.min_count < 2) throw invalid_field("repetition_detection.min_count", "expected at least 2");
+}
+
 // Whether the drafter that is asked for is loaded is the engine's to say.
 void read_drafter(const JsonBody& body, GenerationFields& fields) {
   if (const auto name = body.string("drafter")) {
@@ -178,6 +194,7 @@ void read_generation_fields(const JsonBody& body, const ServedModel& model, int6
   read_lengths(body, fewest_tokens, fields);
   read_stops(body, model, fields);
   read_cache_salt(body, fields);
+  read_repetition(body, fields);
   read_drafter(body, fields);
   check_priority(body);
   fields.tokens_as_ids = body.boolean("return_tokens_as_token_ids").value_or(false);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/json_body.h"
+#include "api/output_rules.h"
 #include "api/served_model.h"
 #include "draft/proposal.h"
 #include "engine/engine.h"
@@ -37,6 +38,8 @@ struct GenerationFields {
   int32_t logprobs = -1;  // most likely tokens to report beside each token, 0 to engine::most_logprobs; −1: no report
   bool tokens_as_ids = false;            // return_tokens_as_token_ids: reports print tokens as "token_id:17"
   std::string cache_salt;                // kept prefixes are shared among requests of one salt
+  engine::RepetitionLimit repetition;    // repetition_detection
+  ReplyRules rules;                      // set when the prompt is known
   std::optional<draft::Choice> drafter;  // `drafter`, or none by `draft`: false; else the server's default
 };
 

@@ -28,7 +28,7 @@ constexpr size_t max_stop_strings = 64, max_stop_bytes = 64 * 1024, max_model_na
 // Below this temperature the reply is greedy; from there up to min_temperature it is raised (as in a chat).
 constexpr double greedy_temperature = 1e-5, min_temperature = 0.01;
 
-// A budget of thinking tokens is not enforced: it chooses the nearest effort.
+// A budget of thinking tokens also chooses the nearest effort, so that the model plans for it.
 constexpr int64_t low_budget = 4096, high_budget = 16384;
 
 std::string short_string(const JsonBody& body, std::string_view name, size_t most) {
@@ -69,9 +69,6 @@ void refuse_unsupported(const JsonBody& body) {
   for (const auto* name : {"mcp_servers", "container", "output_format", "chat_template_kwargs"}) {
     if (body.is_set(name)) throw not_supported(name, "this field");
   }
-  if (const auto config = body.object("output_config"); config && config->is_set("format")) {
-    throw not_supported("output_config.format", "structured output");
-  }
 }
 
 Effort effort_named(const std::string& level) {
@@ -92,6 +89,7 @@ void read_thinking(const JsonBody& body, MessagesRequest& out) {
     out.conversation.thinking = type != "disabled";
     out.request.include_reasoning = out.conversation.thinking;
     if (const auto budget = thinking->integer("budget_tokens", 1, any_integer); budget && type == "enabled") {
+      out.request.thinking_budget = *budget;
       out.conversation.effort = *budget <= low_budget    ? Effort::low
                                 : *budget <= high_budget ? Effort::high
                                                          : Effort::max;
@@ -107,8 +105,13 @@ void read_tool_choice(const JsonBody& body, ChatRequest& request) {
   if (!choice) return;
   request.parallel_tool_calls = !choice->boolean("disable_parallel_tool_use").value_or(false);
   const std::string type = choice->string("type").value_or("");
-  if (type == "any" || type == "tool") throw not_supported("tool_choice.type", fmt::format("'{}'", type));
-  if (type != "auto" && type != "none") throw invalid_field("tool_choice.type", "expected auto, any, tool or none");
+  if (type == "tool") {
+    request.tool_named = choice->string("name").value_or("");
+    if (request.tool_named.empty()) throw invalid_field("tool_choice.name", "missing; expected the name of a tool");
+  }
+  request.tool_required = type == "any" || type == "tool";
+  if (!request.tool_required && type != "auto" && type != "none")
+    throw invalid_field("tool_choice.type", "expected auto, any, tool or none");
   request.tool_choice_none = type == "none";
 }
 
@@ -127,6 +130,13 @@ std::string tool_definition(const Field& tool, const std::string& name) {
     out += "{}";
   }
   return out += '}';
+}
+
+// {"type": "json_schema", "schema": …}
+OutputFormat read_format(const Field& format) {
+  const Field type = format.require("type", "json_schema");
+  if (type.string() != "json_schema") type.unexpected("json_schema");
+  return json_schema_format(format.require("schema", "a JSON schema").object().value(), "output_config.format.schema");
 }
 
 std::vector<std::string> read_tools(const Field& body) {
@@ -191,6 +201,9 @@ MessagesRequest parse_messages_request(std::string_view text, const ServedModel&
   read_tool_choice(body, request);
   refuse_unsupported(body);
 
+  if (const auto config = fields.get("output_config")) {
+    if (const auto format = config->get("format")) request.format = read_format(*format);
+  }
   out.conversation.tools = read_tools(fields);
   if (const auto system = fields.get("system")) {
     if (std::string instructions = read_system_text(*system); !instructions.empty()) {

@@ -124,6 +124,12 @@ TEST(MessagesRequest, SamplingAndStops) {
   EXPECT_FALSE(request.parallel_tool_calls);
   EXPECT_FALSE(request.tool_choice_none);
   EXPECT_TRUE(parse(hi(R"("tool_choice":{"type":"none"})")).request.tool_choice_none);
+  EXPECT_TRUE(parse(hi(R"("tool_choice":{"type":"any"})")).request.tool_required);
+  EXPECT_EQ(parse(hi(R"("tool_choice":{"type":"tool","name":"f"})")).request.tool_named, "f");
+  EXPECT_EQ(
+      parse(hi(R"("output_config":{"format":{"type":"json_schema","schema":{"type":"null"}}})")).request.format.text,
+      R"({"type": "null"})");
+  EXPECT_EQ(parse(hi(R"("thinking":{"type":"enabled","budget_tokens":1024})")).request.thinking_budget, 1024);
   EXPECT_EQ(parse(hi("")).request.sampling.top_p, 0.95);  // the model's default
 }
 
@@ -142,9 +148,10 @@ TEST(MessagesRequest, RefusalsNameTheField) {
       {hi(R"("system":[{"type":"image"}])"), "system[0].type"},
       {hi(R"("thinking":{"type":"perhaps"})"), "thinking.type"},
       {hi(R"("output_config":{"effort":"huge"})"), "output_config.effort"},
-      {hi(R"("output_config":{"format":{"type":"json_schema"}})"), "output_config.format"},
-      {hi(R"("tool_choice":{"type":"any"})"), "tool_choice.type"},
-      {hi(R"("tool_choice":{"type":"tool","name":"f"})"), "tool_choice.type"},
+      {hi(R"("output_config":{"format":{"type":"json_schema"}})"), "output_config.format.schema"},
+      {hi(R"("output_config":{"format":{"type":"json"}})"), "output_config.format.type"},
+      {hi(R"("tool_choice":{"type":"tool"})"), "tool_choice.name"},
+      {hi(R"("tool_choice":{"type":"some"})"), "tool_choice.type"},
       {hi(R"("tool_choice":"auto")"), "tool_choice"},
       {hi(R"("mcp_servers":[{"url":"x"}])"), "mcp_servers"},
       {hi(R"("tools":[{"name":"two words"}])"), "tools[0].name"},

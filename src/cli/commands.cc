@@ -113,6 +113,11 @@ void add_serve_options(Command& command, ServeOptions& options, LogOptions& log)
       ->allow_extra_args(false)
       ->default_str("");
   app.add_flag("--strict-model-name", options.strict_model_name, "Answer 404 to requests for other names");
+  app.add_option("--schema-unsupported", options.schema_unsupported,
+                 "refuse: schemas with keywords that are not enforced get 400; warn: these keywords are logged")
+      ->capture_default_str();
+  app.add_flag("--turns-may-end-in-reasoning", options.turns_may_end_in_reasoning,
+               "Do not mask <|user|>, <|observation|> and <|assistant|> while reasoning is open");
   app.add_option("--api-key", options.api_keys, "Key that clients must send (repeatable); also TANDEM_API_KEY")
       ->allow_extra_args(false)
       ->default_str("");

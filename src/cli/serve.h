@@ -18,6 +18,8 @@ struct ServeOptions {
   std::string host = "127.0.0.1";              // --host
   uint16_t port = 8012;                        // --port; 0: any free port, printed when ready
   std::vector<std::string> served_model_name;  // --served-model-name, repeatable; empty: the folder's name
+  std::string schema_unsupported = "refuse";   // --schema-unsupported: or warn
+  bool turns_may_end_in_reasoning = false;     // --turns-may-end-in-reasoning
   bool strict_model_name = false;              // --strict-model-name: 404 for other names
   std::vector<std::string> api_keys;           // --api-key, repeatable; TANDEM_API_KEY is added by run_serve
   bool insecure = false;                       // --insecure: allow listening beyond loopback without a key

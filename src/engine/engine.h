@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "draft/proposal.h"
+#include "engine/repetition.h"
 #include "forward/step_runner.h"
 
 namespace tandem::engine {
@@ -51,6 +52,8 @@ class TokenRule {
   virtual void accept(int32_t token) = 0;
   // How many of these tokens, one after another, may come next: drafts beyond need no rows. Leaves the rule as it was.
   virtual int32_t allowed_drafts(std::span<const int32_t> drafts) { return static_cast<int32_t>(drafts.size()); }
+  // The reply is complete as it stands, without a stop token: it ends with reason `stop`.
+  virtual bool is_finished() const { return false; }
 };
 
 // A part of the prompt whose change deserves its own name when it makes a kept prefix useless.
@@ -81,12 +84,13 @@ struct Request {
   // Called on the engine's thread with each token of the reply, in order, before its event: true ends the reply after
   // it with reason `stop` (a stop string is complete), so that no row behind it is kept. May be empty.
   std::function<bool(int32_t)> ends_after;
+  RepetitionLimit repetition;  // ends the reply with reason `repetition`
   int32_t logprobs = -1;  // tokens of each position to report beside the chosen one, 0 to most_logprobs; −1: no report
 
   std::optional<double> deadline_s;  // seconds from submit() after which the request ends with `deadline`
 };
 
-enum class FinishReason { stop, length, cancelled, error, deadline };
+enum class FinishReason { stop, length, cancelled, error, deadline, repetition };
 
 // Why a prompt was not resumed to its end (spec/runtime.md b.4, b.5).
 enum class PrefixMiss { none, new_prefix, evicted, other_salt, effort_changed, template_changed, logprobs_asked };

@@ -123,8 +123,11 @@ void Scheduler::deliver(Stream& stream, int32_t token, std::span<const float> lo
   shaper_.accept(stream.slot, token);
   bool ends = false;
   try {
-    if (job.request.rule != nullptr) job.request.rule->accept(token);
-    ends = job.request.ends_after && job.request.ends_after(token);
+    if (job.request.rule != nullptr) {
+      job.request.rule->accept(token);
+      ends = job.request.rule->is_finished();
+    }
+    ends = (job.request.ends_after && job.request.ends_after(token)) || ends;  // it sees every token
   } catch (const std::exception& e) {
     log(LogLevel::error, "request {}: its rule threw: {}", job.request.id, e.what());
     return finish(stream, FinishReason::error, now, -1, fmt::format("the request's rule failed: {}", e.what()));
@@ -138,6 +141,9 @@ void Scheduler::deliver(Stream& stream, int32_t token, std::span<const float> lo
   }
   send(job, event);
   if (ends) return finish(stream, FinishReason::stop, now);
+  const auto reply = std::span<const int32_t>(job.ids).subspan(static_cast<size_t>(job.prompt));
+  if (job.request.repetition.is_on() && ends_in_repetition(reply, job.request.repetition))
+    return finish(stream, FinishReason::repetition, now);
   if (job.emitted >= job.request.max_tokens) finish(stream, FinishReason::length, now);
 }
 

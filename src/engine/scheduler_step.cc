@@ -88,6 +88,10 @@ int32_t Scheduler::usable_drafts(const Stream& stream) const {
   const int64_t usable = std::min<int64_t>({stream.proposal.count, room - 1, paged - 1});
   const auto count = static_cast<int32_t>(std::max<int64_t>(0, usable));
   if (count == 0 || job.request.rule == nullptr) return count;
+  // A drawn draft that the rule refuses has to be rejected, or the token in its place would not come from the row's
+  // distribution (spec/speculation.md 3.4).
+  if (options_.draft.verify == DraftVerify::ratio && job.request.sampling.temperature >= greedy_temperature)
+    return count;
   return std::min(
       count, job.request.rule->allowed_drafts(std::span(stream.proposal.tokens).first(static_cast<size_t>(count))));
 }

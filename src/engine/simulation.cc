@@ -161,6 +161,7 @@ class Simulation {
         ++result_.cancelled;
         if (scripted.disconnect > now_) wrong("cancelled although the client is there");
         break;
+      case FinishReason::repetition: wrong("a repetition that nobody asked for"); break;
       case FinishReason::deadline:
         ++result_.overdue;
         if (!scripted.request.deadline_s ||

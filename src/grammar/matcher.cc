@@ -1,4 +1,4 @@
-// xgrammar behind our names. Its exceptions become ours here, without the source lines that they begin with.
+// xgrammar behind our names. Its exceptions become ours here.
 #include "grammar/matcher.h"
 
 #include <exception>
@@ -11,6 +11,19 @@
 #include <xgrammar/xgrammar.h>
 
 #include <optional>
+#include <stdexcept>
+
+#include "base/log.h"
+
+// What xgrammar calls in place of writing to stderr (XGRAMMAR_LOG_CUSTOMIZE).
+namespace xgrammar {
+[[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw std::runtime_error(message);
+}
+void LogMessageImpl(const std::string&, int, int, const std::string& message) {
+  tandem::log(tandem::LogLevel::debug, "xgrammar: {}", message);
+}
+}  // namespace xgrammar
 #endif
 
 namespace tandem::grammar {
@@ -22,17 +35,12 @@ namespace {
 constexpr int compile_threads = 2;
 constexpr int most_blanks_between_tokens = 32;  // spec/frontend.md E.7: a loop of blanks ends
 
-// "[12:00:01] file.cc:17: Check failed: (x) is false: the reason" to "the reason".
+// "Check failed: (x) is false: the reason" to "the reason".
 std::string reason_of(const std::exception& e) {
-  std::string text = e.what();
-  for (const std::string_view mark : {"is false: ", ".cc:"}) {
-    const size_t at = text.find(mark);
-    if (at == std::string::npos) continue;
-    text.erase(0, at + mark.size());
-    if (mark == ".cc:") text.erase(0, text.find(':') == std::string::npos ? 0 : text.find(':') + 1);
-    break;
-  }
+  constexpr std::string_view mark = "is false: ";
   constexpr size_t most = 300;
+  std::string text = e.what();
+  if (const size_t at = text.find(mark); at != std::string::npos) text.erase(0, at + mark.size());
   text.erase(0, text.find_first_not_of(" \n"));
   if (text.size() > most) text.resize(most);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();

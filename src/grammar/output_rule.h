@@ -69,7 +69,7 @@ class OutputRule : public engine::TokenRule {
   // The reply goes on after this text, which the value begins with; false: no value does.
   bool begin_with(std::string_view text);
   // Nothing but an end may come next: the reply is complete without one.
-  bool finished() const { return finished_; }
+  bool is_finished() const override { return finished_; }
 
  private:
   enum class Phase : uint8_t {

@@ -79,7 +79,7 @@ class Output : public ::testing::Test {
       if (!may_come) return "refused at token " + std::to_string(i);
       if (ids[i] == eos) return "ended";
       rule.accept(ids[i]);
-      if (rule.finished()) return i + 1 == ids.size() ? "complete" : "complete too early";
+      if (rule.is_finished()) return i + 1 == ids.size() ? "complete" : "complete too early";
     }
     check_mask(rule);
     return "open";
@@ -129,7 +129,7 @@ TEST_F(Output, DraftsRunOverTheEndOfReasoningAndStepBack) {
         << "looking changes nothing";
     one.accept(ids[i]);
   }
-  EXPECT_TRUE(one.finished());
+  EXPECT_TRUE(one.is_finished());
   EXPECT_THROW(one.accept('x'), Error);
 }
 

@@ -25,7 +25,7 @@ constexpr size_t most_nodes = 20'000;  // of all alternatives
 
 constexpr std::array annotations = std::to_array<std::string_view>(
     {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment",
-     "$schema", "$defs", "definitions", "contentEncoding", "contentMediaType", "discriminator", "externalDocs"});
+     "$schema", "$defs", "definitions", "discriminator", "externalDocs"});
 constexpr std::array enforced = std::to_array<std::string_view>({"type",
                                                                  "enum",
                                                                  "const",

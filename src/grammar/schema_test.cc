@@ -43,7 +43,7 @@ TEST(Schema, AnUntypedSchemaMeansTheTypeOfItsKeywords) {
 TEST(Schema, WhatIsNotEnforcedIsRefusedByNameAndPlace) {
   for (const auto* keyword :
        {"not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains", "minContains",
-        "maxContains", "$dynamicRef", "$anchor", "nullable", "requried"}) {
+        "maxContains", "$dynamicRef", "$anchor", "contentEncoding", "nullable", "requried"}) {
     const std::string schema = std::string(R"({"type":"object","properties":{"a":{")") + keyword + R"(":{}}}})";
     EXPECT_EQ(refusal(schema), std::string("#/properties/a keyword '") + keyword + "'");
   }
