@@ -191,7 +191,7 @@ TEST_F(OutputRulesTest, ErrorsNameTheFieldAndTheKeyword) {
       R"("response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":{"uniqueItems":true}}}}})");
   EXPECT_NE(error.find(R"("param":"response_format.json_schema.schema")"), std::string::npos) << error;
   EXPECT_NE(error.find("#/properties/a: keyword 'uniqueItems'"), std::string::npos) << error;
-  EXPECT_NE(error_of(R"("guided_regex":"(?=a)")").find(R"("param":"guided_regex")"), std::string::npos);
+  EXPECT_NE(error_of(R"x("guided_regex":"(?=a)")x").find(R"("param":"guided_regex")"), std::string::npos);
   EXPECT_NE(error_of(R"("ebnf":"root ::= missing")").find(R"("param":"ebnf")"), std::string::npos);
   EXPECT_NE(error_of(R"("guided_json":"{")").find(R"("param":"guided_json")"), std::string::npos);
 }
