@@ -156,7 +156,7 @@ TEST_F(Suite, NothingForbiddenIsWrittenAndMostOfTheRestIs) {
   for (const std::string& name : refusals) std::printf("refused: %s\n", name.c_str());
   std::printf("%d schemas, %d refused; %d of %d valid instances, %d invalid ones\n", all.schemas, all.refused,
               all.accepted, all.valid, all.invalid);
-  EXPECT_GT(all.invalid, 300) << "the suite was read";
+  EXPECT_GT(all.invalid, 250) << "the suite was read";
   EXPECT_GE(all.accepted, all.valid * 9 / 10);
 }
 
