@@ -267,7 +267,7 @@ class SchemaWalker {
   }
 
   std::string checked_reference(const JsonValue& reference, const std::string& path) {
-    const std::string text = reference.string() != nullptr ? *reference.string() : std::string();
+    std::string text = reference.string() != nullptr ? *reference.string() : std::string();
     if (text != "#" && !text.starts_with("#/")) {
       throw Error(ErrorCode::usage, path, fmt::format("keyword '$ref' with '{}'", text.substr(0, 64)),
                   "a reference into the same schema: '#' or '#/…'");
