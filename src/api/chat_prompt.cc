@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -72,25 +73,29 @@ std::vector<int32_t> turn_end_ids(const ServedModel& model) {
 
 namespace {
 
-// The preset of the model's name (D.14) counts where the request itself says nothing about thinking.
-void apply_preset(ModelPreset preset, const JsonBody& body, chat::Conversation& conversation) {
-  const auto kwargs = body.object("chat_template_kwargs");
-  const auto says = [](const JsonBody& object, std::initializer_list<std::string_view> names) {
-    return std::any_of(names.begin(), names.end(), [&](std::string_view name) { return object.has(name); });
-  };
-  if (says(body, {"thinking", "reasoning", "reasoning_effort"})) return;
-  if (kwargs && says(*kwargs, {"enable_thinking", "thinking", "reasoning_effort"})) return;
+bool says(const std::optional<JsonBody>& object, std::initializer_list<std::string_view> names) {
+  return object && std::any_of(names.begin(), names.end(), [&](std::string_view name) { return object->has(name); });
+}
+
+}  // namespace
+
+void apply_preset(const ServedModel& model, const std::string& model_name, const JsonBody& body,
+                  chat::Conversation& conversation) {
+  const ModelPreset preset = preset_of(model, model_name);
+  if (preset == ModelPreset::none || says(body, {"thinking", "reasoning_effort"}) ||
+      says(body.object("reasoning"), {"effort", "enabled"}) || says(body.object("output_config"), {"effort"}) ||
+      says(body.object("chat_template_kwargs"), {"enable_thinking", "thinking", "reasoning_effort"})) {
+    return;
+  }
   if (preset == ModelPreset::no_thinking) conversation.thinking = false;
   if (preset == ModelPreset::low_effort) conversation.effort = chat::Effort::low;
   if (preset == ModelPreset::high_effort) conversation.effort = chat::Effort::high;
 }
 
-}  // namespace
-
 chat::Conversation read_conversation(const JsonBody& body, std::string_view body_text, const std::string& model_name,
                                      const ServedModel& model) {
   chat::Conversation conversation = chat::parse_conversation(body_text);
-  apply_preset(preset_of(model, model_name), body, conversation);
+  apply_preset(model, model_name, body, conversation);
   if (!body.boolean("continue_final_message").value_or(false)) return conversation;
   // The default of add_generation_prompt gives way; only a client that asks for both contradicts itself.
   if (body.boolean("add_generation_prompt").value_or(false)) {
@@ -109,7 +114,7 @@ int64_t count_prompt_tokens(const chat::Conversation& conversation, const Served
 }
 
 PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& conversation, const ServedModel& model,
-                           const ChatRules& rules) {
+                           const ChatRules& rules, std::string_view field) {
   PreparedChat prepared;
   prepared.request = std::move(the_request);
   const ChatRequest& request = prepared.request;
@@ -119,7 +124,7 @@ PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& co
   prepared.reasoning_open = prompt.reasoning_open;
   engine::Request& engine_request = prepared.engine_request;
   encode_prompt(*model.tokenizer, prompt, engine_request);
-  set_generation(request, model, rules, turn_end_ids(model), "messages", engine_request);
+  set_generation(request, model, rules, turn_end_ids(model), field, engine_request);
   if (!conversation.tools.empty() && !request.tool_choice_none) {
     prepared.tools = std::make_shared<const chat::ToolSchemas>(conversation.tools);
   }

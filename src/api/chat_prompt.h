@@ -38,10 +38,14 @@ std::vector<int32_t> turn_end_ids(const ServedModel& model);
 chat::Conversation read_conversation(const JsonBody& body, std::string_view body_text, const std::string& model_name,
                                      const ServedModel& model);
 
+// The preset of the model's name (D.14) counts where the body itself says nothing about thinking and effort.
+void apply_preset(const ServedModel& model, const std::string& model_name, const JsonBody& body,
+                  chat::Conversation& conversation);
+
 // Of a request that has been read in whatever dialect, which the caller still has to set. Throws ApiError and
-// Error(usage); prompt too long: 400 with code context_length_exceeded. Thread-safe.
+// Error(usage); prompt too long: 400 with code context_length_exceeded, naming `field`. Thread-safe.
 PreparedChat prepare_reply(ChatRequest request, const chat::Conversation& conversation, const ServedModel& model,
-                           const ChatRules& rules);
+                           const ChatRules& rules, std::string_view field = "messages");
 
 // The tokens of the prompt. Throws Error(usage). Thread-safe.
 int64_t count_prompt_tokens(const chat::Conversation& conversation, const ServedModel& model);

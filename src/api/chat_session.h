@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/chat_prompt.h"
@@ -34,6 +35,7 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   void start();
   // Ends the reply with an error: a stream error event, or an error reply.
   void abort(const ApiError& error, Outcome outcome);
+  bool answers_to(std::string_view id, int64_t client) const { return dialect_->answers_to(id, client); }
   // The engine may still compute for this request.
   bool in_engine() const { return !done_ && !finished_; }
 

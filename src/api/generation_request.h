@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -12,9 +13,12 @@
 
 namespace tandem::api {
 
+class ResponseStore;
+
 struct ChatRules {
   bool strict_model_name = false;  // 404 for a model name that is not served; else any name is accepted and echoed
   bool seed_from_prompt = false;   // a seed that was not given follows from the prompt; else it is random
+  std::shared_ptr<ResponseStore> responses = nullptr;  // what POST /v1/responses has answered
 };
 
 // Fills in the first served name where none was given. Throws ApiError 404 for a name that is not served, if strict.

@@ -2,7 +2,9 @@
 // calls its dialect for every byte that the client gets.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/chat_reply.h"
@@ -33,6 +35,9 @@ class ReplyDialect {
                             const Metrics& metrics) = 0;
   // An error before anything was sent.
   virtual Reply refusal(const ApiError& error) const = 0;
+
+  // This is the reply with the id `id` of the client `client` (HttpRequest::client), which may be cancelled by it.
+  virtual bool answers_to(std::string_view /*id*/, int64_t /*client*/) const { return false; }
 };
 
 }  // namespace tandem::api

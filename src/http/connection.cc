@@ -282,6 +282,7 @@ void Connection::dispatch() {
   request.method = decision_.route->method;
   request.path = decision_.path;
   request.request_id = request_id_;
+  request.client = decision_.client;
   request.body = std::move(message.body());
   request.body_share = std::exchange(body_share_, nullptr);
   log(LogLevel::debug, "request {}: {} {}, {} bytes", request_id_, request.method, request.path, request.body.size());

@@ -80,10 +80,13 @@ api::Reply Router::preflight(const RequestHead& head) const {
   return reply;
 }
 
-bool Router::authorised(const RequestHead& head) const {
-  if (keys_.empty()) return true;
-  const auto accepted = [this](std::string_view key) { return !key.empty() && keys_.accepts(key); };
-  return accepted(bearer_token(head.authorization)) || accepted(head.x_api_key) || accepted(head.api_key);
+// The first of the three fields that holds a known key; 0: none does.
+int64_t Router::client_of(const RequestHead& head) const {
+  for (const std::string_view key :
+       {bearer_token(head.authorization), std::string_view(head.x_api_key), std::string_view(head.api_key)}) {
+    if (const int64_t index = key.empty() ? -1 : keys_.index_of(key); index >= 0) return index + 1;
+  }
+  return 0;
 }
 
 std::optional<ApiError> Router::refuse(const RequestHead& head, bool open) const {
@@ -113,6 +116,7 @@ Decision Router::decide(const RequestHead& head) const {
     return decision;
   }
   decision.path = *path;
+  decision.client = client_of(head);
   decision.head_only = head.method == "HEAD";
   const std::string_view method = decision.head_only ? "GET" : std::string_view(head.method);
   std::string allow;
