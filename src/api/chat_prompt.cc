@@ -11,24 +11,16 @@
 #include "api/errors.h"
 #include "api/json_body.h"
 #include "api/models.h"
+#include "api/prompt_encoder.h"
 #include "chat/render.h"
 
 namespace tandem::api {
 
 namespace {
 
-// Ids of the prompt and what the engine should know of their parts. Segments between two borders are encoded by
-// themselves, which gives the ids of the whole (chat/render.h).
-void encode_prompt(const text::Tokenizer& tokenizer, const chat::Prompt& prompt, engine::Request& request) {
-  std::vector<int32_t>& ids = request.prompt_ids;
-  size_t encoded = 0;
-  const auto tokens_before = [&](size_t border) {
-    const auto segments = std::span(prompt.segments).subspan(encoded, border - encoded);
-    const std::vector<int32_t> more = tokenizer.encode(segments);
-    ids.insert(ids.end(), more.begin(), more.end());
-    encoded = border;
-    return static_cast<int64_t>(ids.size());
-  };
+// Ids of the prompt and what the engine should know of their parts.
+void encode_prompt(PromptEncoder& encoder, const chat::Prompt& prompt, engine::Request& request) {
+  const auto tokens_before = [&encoder](size_t border) { return encoder.encode_until(border); };
   const chat::PromptBorders& borders = prompt.borders;
   const int64_t effort_begin = tokens_before(borders.effort_begin);
   const int64_t effort_end = tokens_before(borders.effort_end);
@@ -36,6 +28,7 @@ void encode_prompt(const text::Tokenizer& tokenizer, const chat::Prompt& prompt,
   const int64_t system_end = tokens_before(borders.system_end);
   const int64_t history_end = tokens_before(borders.history_end);
   const int64_t end = tokens_before(prompt.segments.size());
+  request.prompt_ids = encoder.ids();
 
   using Kind = engine::PromptPart::Kind;
   for (const engine::PromptPart& part : {engine::PromptPart{0, effort_begin, Kind::template_text},
@@ -123,11 +116,17 @@ PreparedChat prepare_reply(ChatRequest the_request, const chat::Conversation& co
   const chat::Prompt prompt = chat::render(conversation);
   prepared.reasoning_open = prompt.reasoning_open;
   engine::Request& engine_request = prepared.engine_request;
-  encode_prompt(*model.tokenizer, prompt, engine_request);
-  set_generation(request, model, rules, turn_end_ids(model), field, engine_request);
   if (!conversation.tools.empty() && !request.tool_choice_none) {
     prepared.tools = std::make_shared<const chat::ToolSchemas>(conversation.tools);
   }
+  PromptEncoder encoder(*model.tokenizer, prompt, rules.reply_ids.get(), request.cache_salt, prepared.tools);
+  encode_prompt(encoder, prompt, engine_request);
+  if (conversation.add_generation_prompt) {
+    prepared.reply_ids = rules.reply_ids;
+    prepared.prompt_key = encoder.key();
+  }
+  prepared.reasoning_hold = rules.reasoning_hold;
+  set_generation(request, model, rules, turn_end_ids(model), field, engine_request);
   engine_request.ends_after = stop_rule(*model.tokenizer, prompt.reasoning_open, request, prepared.tools);
   if (!conversation.tools.empty() && request.tool_choice_none) forbid_calls(*model.tokenizer, engine_request);
   return prepared;
@@ -161,7 +160,11 @@ PreparedChat prepare_chat(std::string_view body_text, const ServedModel& model, 
     other.reasoning_open = prepared.reasoning_open;
     other.tools = prepared.tools;
     other.echo = prepared.echo;
+    other.reasoning_hold = prepared.reasoning_hold;
+    other.reply_ids = prepared.reply_ids;
+    other.prompt_key = prepared.prompt_key;
     other.engine_request = request_of_choice(prepared.request, model, prepared.engine_request, k);
+    other.engine_request.prompt_logprobs = -1;  // the first choice has them
     other.engine_request.ends_after =
         stop_rule(*model.tokenizer, prepared.reasoning_open, prepared.request, prepared.tools);
     other.dialect = make_chat_dialect(prepared.request, totals, k);

@@ -11,6 +11,7 @@
 #include "api/generation_request.h"
 #include "api/json_body.h"
 #include "api/reply_dialect.h"
+#include "api/reply_ids.h"
 #include "api/reply_text.h"
 #include "api/served_model.h"
 #include "chat/messages.h"
@@ -24,8 +25,12 @@ struct PreparedChat {
   bool reasoning_open = false;  // the prompt ends inside <think>
   Tools tools;                  // null: the reply's calls are not parsed
   std::shared_ptr<ReplyDialect> dialect;
-  bool is_raw = false;               // a completion: its text is not parsed
-  std::string echo;                  // what the reply begins with
+  bool is_raw = false;         // a completion: its text is not parsed
+  std::string echo;            // what the reply begins with
+  int64_t reasoning_hold = 0;  // ChatRules::reasoning_hold
+  // Where the ids of the reply are kept for the prompt that it will be a part of; null: nowhere.
+  std::shared_ptr<ReplyIds> reply_ids;
+  PromptKey prompt_key;
   std::vector<PreparedChat> others;  // the other choices of the same reply, whose dialects share one ChoiceTotals
 };
 

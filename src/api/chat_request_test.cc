@@ -266,7 +266,6 @@ TEST(ChatRequest, RefusesWhatWouldChangeTheReply) {
       {"json_schema", R"({"type":"object"})"},
       {"regex", R"("a")"},
       {"ebnf", R"("a")"},
-      {"prompt_logprobs", "0"},
       {"use_beam_search", "true"},
       {"truncate_prompt_tokens", "5"},
       {"thinking_token_budget", "100"},

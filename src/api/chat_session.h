@@ -54,6 +54,8 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   Outcome outcome() const;
   void end(Outcome outcome);
   bool is_chunk_due() const;
+  bool may_be_the_answer() const;
+  void keep_ids();
   void send_pieces();
   Ending ending();
   Usage usage() const;
@@ -70,6 +72,10 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   std::shared_ptr<ReplyDialect> dialect_;
   ReplyText text_;
   uint64_t seed_ = 0;
+  int64_t reasoning_hold_;
+  std::shared_ptr<ReplyIds> kept_replies_;  // null: this one is not kept
+  PromptKey prompt_key_;
+  std::vector<int32_t> ids_;  // of the reply, if it is kept
 
   uint64_t number_ = 0;                   // of the engine's request
   std::deque<TimedToken> pending_;        // sampled, not yet turned into text

@@ -64,6 +64,12 @@ class FakeEngine : public engine::Engine {
     admitted.miss = miss;
     send(i, admitted);
   }
+  void prompt_token(int32_t id, const engine::TokenLogprobs& logprobs, size_t i = 0) {
+    engine::Event event = FakeEngine::event(engine::Event::Kind::prompt_token);
+    event.token = id;
+    event.logprobs = &logprobs;
+    send(i, event);
+  }
   // Ends the request when its rule says so, unless keeps_going.
   void token(int32_t id, size_t i = 0, const engine::TokenLogprobs* logprobs = nullptr) {
     const auto ends_after = request(i).ends_after;

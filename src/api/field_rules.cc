@@ -40,8 +40,7 @@ constexpr std::array refused_unless_empty = std::to_array<std::string_view>({
 });
 
 // Fields that are refused whenever they are not null, because every value of them asks for something.
-constexpr std::array refused_unless_null =
-    std::to_array<std::string_view>({"prompt_logprobs", "truncate_prompt_tokens"});
+constexpr std::array refused_unless_null = std::to_array<std::string_view>({"truncate_prompt_tokens"});
 
 // Booleans that are refused when true.
 constexpr std::array refused_when_true = std::to_array<std::string_view>({
@@ -98,6 +97,7 @@ constexpr std::array known_fields = std::to_array<std::string_view>({
     "truncation_side",
     "guided_decoding_backend",
     "priority",
+    "prompt_logprobs",
     "cache_salt",
     "request_id",
     "session_id",

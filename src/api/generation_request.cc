@@ -70,6 +70,8 @@ void set_generation(const GenerationFields& fields, const ServedModel& model, co
   }
   request.drafter = fields.drafter;
   request.logprobs = fields.logprobs;
+  request.prompt_logprobs = fields.prompt_logprobs;
+  request.priority = fields.priority;
   request.sampling = fields.sampling;
   request.sampling.seed = fields.seed              ? *fields.seed
                           : rules.seed_from_prompt ? seed_of_prompt(request.prompt_ids)

@@ -13,11 +13,14 @@
 
 namespace tandem::api {
 
+class ReplyIds;
 class ResponseStore;
 
 struct ChatRules {
   bool strict_model_name = false;  // 404 for a model name that is not served; else any name is accepted and echoed
   bool seed_from_prompt = false;   // a seed that was not given follows from the prompt; else it is random
+  int64_t reasoning_hold = 0;      // tokens of a stream's reasoning that wait until it is known not to be the answer
+  std::shared_ptr<ReplyIds> reply_ids = nullptr;       // of replies that may come back; null: none are kept
   std::shared_ptr<ResponseStore> responses = nullptr;  // what POST /v1/responses has answered
 };
 

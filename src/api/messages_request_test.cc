@@ -42,6 +42,21 @@ TEST(MessagesRequest, PromptsAreThoseOfTheSameChat) {
   EXPECT_EQ(prompt(messages(R"({"role":"system","content":"A\nB"},{"role":"user","content":"Hi"})")), system);
 }
 
+TEST(MessagesRequest, PresetsAndTemplateArguments) {
+  const auto chat = [](const std::string& fields) {
+    return chat_prompt(R"({"messages":[{"role":"user","content":"Hi"}],)" + fields + "}");
+  };
+  const std::string off = chat(R"("reasoning_effort":"none")"), low = chat(R"("reasoning_effort":"low")");
+  EXPECT_EQ(prompt(hi(R"("model":"nano-nothink")")), off);
+  EXPECT_EQ(prompt(hi(R"("model":"nano-low")")), low);
+  EXPECT_EQ(prompt(hi(R"("model":"nano-high")")), chat(R"("reasoning_effort":"high")"));
+  // What the request itself says counts.
+  EXPECT_EQ(prompt(hi(R"("model":"nano-high","output_config":{"effort":"low"})")), low);
+  EXPECT_EQ(prompt(hi(R"("model":"nano-nothink","thinking":{"type":"enabled","budget_tokens":4096})")), low);
+  EXPECT_EQ(prompt(hi(R"("chat_template_kwargs":{"enable_thinking":false})")), off);
+  EXPECT_EQ(prompt(hi(R"("chat_template_kwargs":{"reasoning_effort":"low"})")), low);
+}
+
 TEST(MessagesRequest, ToolsCallsAndResults) {
   const std::string chat = chat_prompt(R"({"tools":[{"type":"function","function":{"name":"get","description":"d",
       "parameters":{"type":"object","properties":{"b":{},"a":{}}}}},{"name":"bare","parameters":{}}],"messages":[

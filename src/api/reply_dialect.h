@@ -23,6 +23,9 @@ class ReplyDialect {
   // The log-probabilities of a token, if they were asked for: before the piece that its text is in, streamed or not.
   virtual void report(TokenReport /*report*/) {}
 
+  // The same of each token of the prompt but the first, in order, before all else but begin().
+  virtual void report_prompt(PromptReport /*report*/) {}
+
   // A stream: begin() once the prompt is admitted, piece() for each piece, then end() or fail(), which close it. The
   // usage is that of the moment.
   virtual void begin(Responder& responder, const Usage& usage) = 0;

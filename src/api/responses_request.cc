@@ -56,6 +56,7 @@ void refuse_unsupported_responses_fields(const JsonBody& body) {
   for (const auto* name : {"prompt", "conversation"}) {
     if (body.is_set(name)) throw not_supported(name, "this field");
   }
+  if (body.has("prompt_logprobs")) throw not_supported("prompt_logprobs", "this field");
   if (body.integer("top_logprobs", 0, engine::most_logprobs).value_or(0) != 0) {
     throw not_supported("top_logprobs", "a number other than 0");
   }

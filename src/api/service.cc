@@ -14,6 +14,7 @@
 #include "api/errors.h"
 #include "api/messages_dialect.h"
 #include "api/models.h"
+#include "api/reply_ids.h"
 #include "api/responses_dialect.h"
 #include "api/responses_store.h"
 #include "api/tokenize.h"
@@ -81,6 +82,7 @@ const Service::Reading Service::responses_reading{
 
 Service::Service(Executor& executor, ServiceOptions options)
     : executor_(executor), options_(std::move(options)), created_(std::time(nullptr)) {
+  if (!options_.chat.reply_ids) options_.chat.reply_ids = std::make_shared<ReplyIds>();
   if (!options_.chat.responses) options_.chat.responses = std::make_shared<ResponseStore>();
 }
 

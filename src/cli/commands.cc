@@ -119,6 +119,8 @@ void add_serve_options(Command& command, ServeOptions& options, LogOptions& log)
   app.add_flag("--insecure", options.insecure, "Allow listening beyond this machine without a key");
   app.add_option("--default-seed", options.default_seed, "Seed of requests without one")
       ->check(CLI::IsMember({"random", "prompt"}));
+  app.add_option("--reasoning-hold", options.reasoning_hold,
+                 "Tokens of streamed reasoning that wait until they are known not to be the answer");
   app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
   app.add_option("--max-model-len", options.max_model_len,
                  "Tokens of prompt and reply together; 0: what the memory allows");

@@ -62,6 +62,9 @@ void check(const ServeOptions& options) {
   if (options.default_seed != "random" && options.default_seed != "prompt") {
     refuse("--default-seed", options.default_seed, "random or prompt");
   }
+  if (options.reasoning_hold < 0 || options.reasoning_hold > 1024) {
+    refuse("--reasoning-hold", fmt::format("{}", options.reasoning_hold), "0 (off) to 1024 tokens");
+  }
 }
 
 http::ServerOptions server_options(const ServeOptions& options) {
@@ -80,6 +83,7 @@ http::ServerOptions server_options(const ServeOptions& options) {
 api::ServiceOptions service_options(const ServeOptions& options) {
   api::ServiceOptions service;
   service.chat.strict_model_name = options.strict_model_name;
+  service.chat.reasoning_hold = options.reasoning_hold;
   service.chat.seed_from_prompt = options.default_seed == "prompt";
   service.max_queued_requests = options.max_queued_requests;
   service.request_timeout_s = options.request_timeout_s;

@@ -22,6 +22,7 @@ struct ServeOptions {
   std::vector<std::string> api_keys;           // --api-key, repeatable; TANDEM_API_KEY is added by run_serve
   bool insecure = false;                       // --insecure: allow listening beyond loopback without a key
   std::string default_seed = "random";         // --default-seed random|prompt
+  int64_t reasoning_hold = 0;                  // --reasoning-hold: tokens of a stream
   int64_t max_model_len = 0;                   // --max-model-len, tokens; 0: what config and pool allow
   int32_t max_num_batched_tokens = 0;          // --max-num-batched-tokens, rows of a prefill chunk; 0: default
   int64_t kv_cache_memory = 0;                 // --kv-cache-memory, bytes; 0: default

@@ -103,6 +103,8 @@ void check_request(const Request& request, const SchedulerOptions& options, int6
   check_sampling(request.sampling);
   check_penalties(request.sampling, options);
   check_drafter(request, options.draft);
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > most_logprobs)
+    refuse("prompt_logprobs", request.prompt_logprobs, fmt::format("-1 (none) to {}", most_logprobs));
   if (request.logprobs < -1 || request.logprobs > most_logprobs)
     refuse("logprobs", request.logprobs, fmt::format("-1 (none) to {}", most_logprobs));
 }

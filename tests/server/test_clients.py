@@ -66,6 +66,107 @@ class OpenAITest(ClientTest):
         function = message.tool_calls[0].function
         self.assertEqual((function.name, json.loads(function.arguments)), test_tools.expected_calls(skill())[0])
 
+    def items(self, **fields):
+        """The skill in the dialect of responses."""
+        body = test_tools.chat_body(skill())
+        tools = [{"type": "function", **tool["function"]} for tool in body["tools"]]
+        return {
+            "model": "nano",
+            "input": [{"role": m["role"], "content": m["content"]} for m in body["messages"]],
+            "tools": tools,
+            "reasoning": {"effort": body["reasoning_effort"]},
+            "temperature": 0,
+            **fields,
+        }
+
+    def check_response(self, response):
+        self.assertEqual(response.status, "completed")
+        reasoning = "".join(item.content[0].text for item in response.output if item.type == "reasoning")
+        self.assertEqual(reasoning, skill()["expected"]["reasoning_content"])
+        call = response.output[-1]
+        self.assertEqual(call.type, "function_call")
+        self.assertEqual((call.name, json.loads(call.arguments)), test_tools.expected_calls(skill())[0])
+        return call
+
+    def test_response_call_and_answer(self):
+        first = self.client.responses.create(**self.items())
+        call = self.check_response(first)
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": '{"ok": true}'}
+        answers = [
+            self.client.responses.create(**self.items(input=[result], previous_response_id=first.id)),
+            self.client.responses.create(
+                **self.items(input=[*self.items()["input"], *(i.model_dump() for i in first.output), result])),
+        ]
+        for answer in answers:
+            self.assertTrue(answer.output_text)
+            self.assertEqual(answer.output_text, answers[0].output_text)
+            # All of the first prompt and reply was there already.
+            self.assertGreaterEqual(answer.usage.input_tokens_details.cached_tokens,
+                                    first.usage.input_tokens + first.usage.output_tokens - 2)
+        self.assertEqual(answers[0].usage.input_tokens, answers[1].usage.input_tokens)
+
+    def test_response_stream(self):
+        kinds = []
+        with self.client.responses.stream(**self.items()) as stream:
+            for event in stream:
+                kinds.append(event.type)
+            response = stream.get_final_response()
+        self.check_response(response)
+        self.assertEqual(kinds[:2], ["response.created", "response.in_progress"])
+        self.assertEqual(kinds[-1], "response.completed")
+        self.assertLessEqual({"response.output_item.added", "response.function_call_arguments.delta",
+                              "response.function_call_arguments.done", "response.output_item.done"}, set(kinds))
+
+    def test_response_store(self):
+        response = self.client.responses.create(model="nano", input="What is 12 + 30?", temperature=0)
+        again = self.client.responses.retrieve(response.id)
+        self.assertEqual(again.output_text, response.output_text)
+        with self.assertRaises(openai.BadRequestError):
+            self.client.responses.cancel(response.id)
+        self.client.responses.delete(response.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(response.id)
+        with self.assertRaises(openai.NotFoundError) as raised:
+            self.client.responses.create(model="nano", input="x", previous_response_id=response.id)
+        self.assertEqual(raised.exception.code, "previous_response_not_found")
+
+    def test_what_codex_sends(self):
+        """Tools of all kinds, developer messages, fields that mean nothing here, and its probe with an empty input."""
+        probe = self.client.responses.create(model="nano", input=[], max_output_tokens=1)
+        self.assertIn(probe.status, ("completed", "incomplete"))
+        kinds = set()
+        events = self.client.responses.create(
+            model="gpt-of-the-day",
+            instructions="You are a coding agent.",
+            input=[
+                {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is 12 + 30?"}]},
+            ],
+            tools=[
+                {"type": "function", "name": "shell", "strict": False,
+                 "parameters": {"type": "object", "properties": {"command": {"type": "array"}}}},
+                {"type": "custom", "name": "apply_patch", "description": "Edits files",
+                 "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}},
+                {"type": "namespace", "name": "mcp__files__", "description": "Files",
+                 "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}]},
+                {"type": "web_search"},
+                {"type": "image_generation"},
+            ],
+            tool_choice="auto",
+            parallel_tool_calls=False,
+            reasoning={"effort": "medium", "summary": "auto"},
+            store=False,
+            stream=True,
+            include=["reasoning.encrypted_content"],
+            prompt_cache_key="a-conversation",
+            max_output_tokens=80,
+            extra_body={"client_metadata": {"x": "y"}, "text": {"verbosity": "low"}},
+        )
+        for event in events:
+            kinds.add(event.type)
+        self.assertLessEqual({"response.created", "response.output_item.added", "response.output_item.done"}, kinds)
+        self.assertTrue(kinds & {"response.completed", "response.incomplete"})
+
     def test_errors(self):
         with self.assertRaises(openai.BadRequestError) as raised:
             self.client.chat.completions.create(**{**self.body(), "tool_choice": "required"})
