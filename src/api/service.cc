@@ -14,6 +14,8 @@
 #include "api/errors.h"
 #include "api/messages_dialect.h"
 #include "api/models.h"
+#include "api/openapi.h"
+#include "api/page.h"
 #include "api/tokenize.h"
 #include "base/log.h"
 
@@ -83,6 +85,9 @@ std::vector<Route> Service::routes() {
   routes.push_back({"GET", "/version", true, at_once([](const HttpRequest&) {
                       return json_reply(200, fmt::format(R"({{"version":"{}"}})", TANDEM_VERSION));
                     })});
+  routes.push_back(
+      {"GET", "/openapi.json", true, at_once([](const HttpRequest&) { return json_reply(200, openapi_document()); })});
+  routes.push_back({"GET", "/", true, at_once([](const HttpRequest&) { return page_reply(); })});
   routes.push_back({"GET", "/v1/models", false, at_once([this](const HttpRequest&) { return list_models(); })});
   routes.push_back(
       {"GET", "/v1/models/*", false, at_once([this](const HttpRequest& request) { return one_model(request.path); })});
