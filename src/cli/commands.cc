@@ -117,6 +117,9 @@ void add_serve_options(Command& command, ServeOptions& options, LogOptions& log)
       ->allow_extra_args(false)
       ->default_str("");
   app.add_flag("--insecure", options.insecure, "Allow listening beyond this machine without a key");
+  app.add_option("--tls-cert", options.tls_cert, "Certificates in PEM, the server's first: speak HTTPS")
+      ->type_name("FILE");
+  app.add_option("--tls-key", options.tls_key, "The private key of the first one, PEM")->type_name("FILE");
   app.add_option("--default-seed", options.default_seed, "Seed of requests without one")
       ->check(CLI::IsMember({"random", "prompt"}));
   app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");

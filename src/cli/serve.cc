@@ -71,6 +71,8 @@ http::ServerOptions server_options(const ServeOptions& options) {
   server.api_keys = options.api_keys;
   if (const char* key = std::getenv("TANDEM_API_KEY"); key && *key) server.api_keys.emplace_back(key);
   server.insecure = options.insecure;
+  server.tls_cert = options.tls_cert;
+  server.tls_key = options.tls_key;
   server.workers = workers;
   server.open_metrics = options.open_metrics;
   server.limits.sse_keepalive = milliseconds(options.sse_keepalive_s);

@@ -21,6 +21,7 @@ struct ServeOptions {
   bool strict_model_name = false;              // --strict-model-name: 404 for other names
   std::vector<std::string> api_keys;           // --api-key, repeatable; TANDEM_API_KEY is added by run_serve
   bool insecure = false;                       // --insecure: allow listening beyond loopback without a key
+  std::string tls_cert, tls_key;               // --tls-cert, --tls-key: PEM files; both or none
   std::string default_seed = "random";         // --default-seed random|prompt
   int64_t max_model_len = 0;                   // --max-model-len, tokens; 0: what config and pool allow
   int32_t max_num_batched_tokens = 0;          // --max-num-batched-tokens, rows of a prefill chunk; 0: default

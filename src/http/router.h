@@ -45,6 +45,8 @@ class Router {
 
  private:
   std::optional<api::ApiError> refuse(const RequestHead& head, bool open) const;
+  // "GET, HEAD, POST, " of the routes of a path; empty for an unknown one.
+  std::string methods_of(const std::string& path) const;
   api::Reply preflight(const RequestHead& head) const;
   bool authorised(const RequestHead& head) const;
   bool cors_allowed() const { return !keys_.empty() || loopback_; }
