@@ -104,6 +104,7 @@ void Connection::start() {
   ErrorCode ignored;
   stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
   stream_.socket().set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
+  stream_.socket().non_blocking(true, ignored);  // for write_at_once
   if (!stream_.is_secure()) return next_request();
   state_ = State::handshake;
   arm(deadline_, limits_.handshake);
@@ -310,7 +311,33 @@ void Connection::dispatch() {
 void Connection::write(std::string bytes) {
   if (state_ == State::closed) return;
   queued_ += bytes;
-  if (!writing_) start_write();
+  flush_soon();
+}
+
+// After whatever gives bytes or ends the answer, so that what it gives in a row leaves in one piece.
+void Connection::flush_soon() {
+  if (std::exchange(flush_due_, true)) return;
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
+    self->flush_due_ = false;
+    if (self->state_ == State::closed || self->writing_) return;
+    self->write_at_once();
+    if (const auto answer = self->answer_.lock(); answer && !self->congested()) answer->drained();
+    self->after_answer();
+  });
+}
+
+// A token is a few hundred bytes, for which the kernel nearly always has room: then neither a timer nor a completion is
+// needed. What is left, errors included, goes the long way.
+void Connection::write_at_once() {
+  ErrorCode error;
+  while (!stream_.is_secure() && !error && !(in_flight_.empty() && queued_.empty())) {
+    if (in_flight_.empty()) in_flight_.swap(queued_);
+    written_ += stream_.socket().write_some(asio::buffer(in_flight_) + written_, error);
+    if (written_ < in_flight_.size()) continue;
+    in_flight_.clear();
+    written_ = 0;
+  }
+  if (written_ < in_flight_.size() || !queued_.empty()) start_write();
 }
 
 bool Connection::congested() const { return in_flight_.size() - written_ + queued_.size() > limits_.unsent_bytes; }
@@ -339,34 +366,51 @@ void Connection::on_written(ErrorCode error, size_t bytes) {
     write_deadline_.cancel();
   }
   if (answer && !congested()) answer->drained();
-  if (!writing_ && answered_) {
-    if (*answered_ && !shutting_down_) {
-      next_request();
-    } else if (unread_ || stream_.is_secure()) {
-      linger();
-    } else {
-      close();
-    }
+  after_answer();
+}
+
+// Goes on once the answer has been given and written to its end.
+void Connection::after_answer() {
+  if (state_ != State::busy || writing_ || !answered_) return;
+  if (*answered_ && !shutting_down_) {
+    next_request();
+  } else if (unread_ || stream_.is_secure()) {
+    linger();
+  } else {
+    close();
   }
 }
 
 void Connection::set_keepalive(bool on) {
-  keepalive_.cancel();
-  if (!on || limits_.sse_keepalive.count() == 0 || state_ == State::closed) return;
-  keepalive_.expires_after(limits_.sse_keepalive);
+  if (limits_.sse_keepalive.count() == 0 || state_ == State::closed) return;
+  const bool was_on = silent_since_.has_value();
+  silent_since_.reset();
+  if (on) silent_since_ = Timer::clock_type::now();
+  if (on && !was_on) wait_for_silence();
+  if (!on) keepalive_.cancel();
+}
+
+// The timer is not set anew for every event: when it is due it looks how long nothing was sent.
+void Connection::wait_for_silence() {
+  keepalive_.expires_at(*silent_since_ + limits_.sse_keepalive);
   keepalive_.async_wait([self = shared_from_this()](ErrorCode error) {
-    if (error || self->keepalive_.expiry() > Timer::clock_type::now()) return;
-    if (const auto answer = self->answer_.lock()) {
+    const auto now = Timer::clock_type::now();
+    if (error || !self->silent_since_ || self->keepalive_.expiry() > now) return;
+    if (now - *self->silent_since_ >= self->limits_.sse_keepalive) {
+      const auto answer = self->answer_.lock();
+      if (!answer) return self->silent_since_.reset();
       // A client that takes nothing does not get more of it.
       if (!self->congested()) answer->send_keepalive();
-      self->set_keepalive(true);
+      self->silent_since_ = now;
     }
+    self->wait_for_silence();
   });
 }
 
 void Connection::end_answer(bool keep_alive) {
   answered_ = keep_alive;
   if (const auto answer = answer_.lock()) report(answer->status());
+  flush_soon();
 }
 
 void Connection::report(int status) {

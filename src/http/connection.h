@@ -66,9 +66,13 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void refuse(const api::ApiError& error, bool keep_alive);
   api::Reply worded(const api::ApiError& error) const;  // as the clients of the route expect it
   void on_parse_error(ErrorCode error);
+  void flush_soon();
+  void write_at_once();
   void start_write();
   void on_written(ErrorCode error, size_t bytes);
+  void after_answer();
   void next_request();
+  void wait_for_silence();
   void linger();
   void discard();
   std::shared_ptr<Answer> make_answer();
@@ -100,7 +104,9 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   std::string in_flight_, queued_;  // being written; to be written next
   size_t written_ = 0;              // bytes of in_flight_
   bool writing_ = false;
-  std::optional<bool> answered_;  // the answer is complete; whether another request may follow
+  bool flush_due_ = false;
+  std::optional<Timer::time_point> silent_since_;  // of a stream that wants comments: its last byte
+  std::optional<bool> answered_;                   // the answer is complete; whether another request may follow
 };
 
 }  // namespace tandem::http

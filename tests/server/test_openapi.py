@@ -3,6 +3,7 @@ never with a failure of the server. Skipped where it is not installed; `./dev te
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -39,13 +40,13 @@ class DescriptionTest(unittest.TestCase):
             _, document = server.get("/openapi.json")
             document["components"]["schemas"]["Model"]["required"].append("colour")
             document["servers"] = [{"url": f"http://127.0.0.1:{server.port}"}]
-            with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-                json.dump(document, file)
-                file.flush()
+            with tempfile.TemporaryDirectory() as folder:
+                with open(os.path.join(folder, "wrong.json"), "w", encoding="utf-8") as file:
+                    json.dump(document, file)
                 result = subprocess.run(
-                    [sys.executable, "-m", "schemathesis.cli", "run", file.name, "--url", f"http://127.0.0.1:{server.port}", "--header",
+                    [sys.executable, "-m", "schemathesis.cli", "run", "wrong.json", "--url", f"http://127.0.0.1:{server.port}", "--header",
                      "Authorization: Bearer secret", "--checks", "response_schema_conformance", "--include-path", "/v1/models",
-                     "--max-examples", "2", "--phases", "fuzzing", "--no-color"], capture_output=True, text=True, timeout=100)
+                     "--max-examples", "2", "--phases", "fuzzing", "--no-color"], cwd=folder, capture_output=True, text=True, timeout=100)
             self.assertEqual(result.returncode, 1, result.stdout)
             self.assertIn("colour", result.stdout)
 
