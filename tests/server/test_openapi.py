@@ -24,11 +24,11 @@ class DescriptionTest(unittest.TestCase):
             return subprocess.run(
                 [sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{server.port}/openapi.json", "--header",
                  "Authorization: Bearer secret", "--checks", CHECKS, "--max-examples", str(examples), "--seed", "1", "--no-color",
-                 "--request-timeout", "30", "--workers", "1", "--suppress-health-check", "all", *arguments],
+                 "--request-timeout", "120", "--workers", "1", "--suppress-health-check", "all", *arguments],
                 cwd=folder, capture_output=True, text=True, timeout=800)
 
     def test_every_route_answers_as_described(self):
-        with Server("--max-model-len", "256", "--api-key", "secret", "--request-timeout-s", "20") as server:
+        with Server("--max-model-len", "256", "--api-key", "secret") as server:
             result = self.run_against(server, "--phases", "examples,coverage,fuzzing")
             self.assertEqual(result.returncode, 0, result.stdout[-6000:] + result.stderr[-2000:])
             self.assertEqual(server.get("/health")[1]["status"], "ok")
