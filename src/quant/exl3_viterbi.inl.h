@@ -1,0 +1,266 @@
+// The loops of exl3_viterbi_kernels.h. Included once by each exl3_viterbi_<level>.cc, which defines TANDEM_EXL3_LEVEL
+// (the namespace) and is compiled for that instruction set; nothing here may be inline in a shared namespace, or the
+// linker could pick a version that the machine cannot run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#if defined(TANDEM_EXL3_AVX512) || defined(TANDEM_EXL3_AVX2)
+#include <immintrin.h>
+#endif
+
+#include "quant/exl3_viterbi_kernels.h"
+
+namespace tandem::quant::TANDEM_EXL3_LEVEL {
+namespace {
+
+// Costs are not negative, so their order is that of their bits: an integer minimum runs beside the multiply-adds.
+#if defined(TANDEM_EXL3_AVX512)
+
+constexpr int lanes = 16;
+struct Vec {
+  __m512 v;
+};
+inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Vec set1(float x) { return {_mm512_set1_ps(x)}; }
+inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
+inline Vec candidate(Vec value, Vec weight, Vec cost) {
+  const __m512 d = _mm512_sub_ps(value.v, weight.v);
+  return {_mm512_fmadd_ps(d, d, cost.v)};
+}
+inline Vec smaller(Vec a, Vec b) {
+  return {_mm512_castsi512_ps(_mm512_min_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
+}
+// a0 b0 a1 b1 … in two vectors.
+inline void interleave(Vec& a, Vec& b) {
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  const __m512 first = _mm512_permutex2var_ps(a.v, low, b.v);
+  b.v = _mm512_permutex2var_ps(a.v, high, b.v);
+  a.v = first;
+}
+
+#elif defined(TANDEM_EXL3_AVX2)
+
+constexpr int lanes = 8;
+struct Vec {
+  __m256 v;
+};
+inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline Vec set1(float x) { return {_mm256_set1_ps(x)}; }
+inline void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
+inline Vec candidate(Vec value, Vec weight, Vec cost) {
+  const __m256 d = _mm256_sub_ps(value.v, weight.v);
+  return {_mm256_fmadd_ps(d, d, cost.v)};
+}
+inline Vec smaller(Vec a, Vec b) {
+  return {_mm256_castsi256_ps(_mm256_min_epi32(_mm256_castps_si256(a.v), _mm256_castps_si256(b.v)))};
+}
+inline void interleave(Vec& a, Vec& b) {
+  const __m256 low = _mm256_unpacklo_ps(a.v, b.v), high = _mm256_unpackhi_ps(a.v, b.v);
+  a.v = _mm256_permute2f128_ps(low, high, 0x20);
+  b.v = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
+#else
+
+// As wide as AVX-512, so that any machine tests that order of the table.
+constexpr int lanes = 16;
+struct Vec {
+  float v[lanes];
+};
+inline Vec load(const float* p) {
+  Vec a;
+  for (int i = 0; i < lanes; ++i) a.v[i] = p[i];
+  return a;
+}
+inline Vec set1(float x) {
+  Vec a;
+  for (float& lane : a.v) lane = x;
+  return a;
+}
+inline void store(float* p, Vec a) {
+  for (int i = 0; i < lanes; ++i) p[i] = a.v[i];
+}
+inline Vec candidate(Vec value, Vec weight, Vec cost) {
+  Vec a;
+  for (int i = 0; i < lanes; ++i) {
+    const float d = value.v[i] - weight.v[i];
+    a.v[i] = __builtin_fmaf(d, d, cost.v[i]);
+  }
+  return a;
+}
+inline Vec smaller(Vec a, Vec b) {
+  for (int i = 0; i < lanes; ++i) a.v[i] = b.v[i] < a.v[i] ? b.v[i] : a.v[i];
+  return a;
+}
+inline void interleave(Vec& a, Vec& b) {
+  float both[2 * lanes];
+  for (int i = 0; i < lanes; ++i) {
+    both[2 * i] = a.v[i];
+    both[2 * i + 1] = b.v[i];
+  }
+  a = load(both);
+  b = load(both + lanes);
+}
+
+#endif
+
+// 2^b ≥ lanes: one cost for all lanes, `wide` vectors of c at a time.
+template <int bits>
+void step_by_branch(const float* table, const float* const* costs, const float* weights, float* const* next) {
+  constexpr int64_t branches = int64_t{1} << bits, groups = int64_t{1} << (16 - 2 * bits);
+  constexpr int wide = branches >= 2 * lanes ? 2 : 1;
+  const float *cost0 = costs[0], *cost1 = costs[1];
+  const Vec w0 = set1(weights[0]), w1 = set1(weights[1]);
+  for (int64_t j = 0; j < groups; ++j, table += branches * branches) {
+    for (int64_t c = 0; c < branches; c += wide * lanes) {
+      Vec best0[wide], best1[wide];
+      const float* values = table + c;
+      {
+        const Vec before0 = set1(cost0[j]), before1 = set1(cost1[j]);
+        for (int i = 0; i < wide; ++i) {
+          const Vec value = load(values + i * lanes);
+          best0[i] = candidate(value, w0, before0);
+          best1[i] = candidate(value, w1, before1);
+        }
+      }
+#pragma GCC unroll 4
+      for (int64_t k = 1; k < branches; ++k) {
+        values += branches;
+        const Vec before0 = set1(cost0[k * groups + j]), before1 = set1(cost1[k * groups + j]);
+        for (int i = 0; i < wide; ++i) {
+          const Vec value = load(values + i * lanes);
+          best0[i] = smaller(best0[i], candidate(value, w0, before0));
+          best1[i] = smaller(best1[i], candidate(value, w1, before1));
+        }
+      }
+      for (int i = 0; i < wide; ++i) {
+        store(next[0] + j * branches + c + i * lanes, best0[i]);
+        store(next[1] + j * branches + c + i * lanes, best1[i]);
+      }
+    }
+  }
+}
+
+// The best of every c for consecutive j to the order of edges, c fastest.
+template <int branches>
+void store_edges(Vec (&best)[branches], float* out) {
+  constexpr int half = branches / 2;
+  for (int stage = 1; stage < branches; stage *= 2) {
+    Vec shuffled[branches];
+    for (int i = 0; i < half; ++i) {
+      shuffled[2 * i] = best[i];
+      shuffled[2 * i + 1] = best[i + half];
+      interleave(shuffled[2 * i], shuffled[2 * i + 1]);
+    }
+    for (int i = 0; i < branches; ++i) best[i] = shuffled[i];
+  }
+  for (int i = 0; i < branches; ++i) store(out + i * lanes, best[i]);
+}
+
+// 2^b < lanes: consecutive j in the lanes.
+template <int bits>
+void step_by_group(const float* table, const float* const* costs, const float* weights, float* const* next) {
+  constexpr int branches = 1 << bits;
+  constexpr int64_t groups = int64_t{1} << (16 - 2 * bits);
+  const Vec w0 = set1(weights[0]), w1 = set1(weights[1]);
+  for (int64_t j = 0; j < groups; j += lanes) {
+    Vec best0[branches], best1[branches];
+    for (int k = 0; k < branches; ++k) {
+      const Vec before0 = load(costs[0] + k * groups + j), before1 = load(costs[1] + k * groups + j);
+      for (int c = 0; c < branches; ++c, table += lanes) {
+        const Vec value = load(table);
+        const Vec candidate0 = candidate(value, w0, before0), candidate1 = candidate(value, w1, before1);
+        best0[c] = k == 0 ? candidate0 : smaller(best0[c], candidate0);
+        best1[c] = k == 0 ? candidate1 : smaller(best1[c], candidate1);
+      }
+    }
+    store_edges(best0, next[0] + j * branches);
+    store_edges(best1, next[1] + j * branches);
+  }
+}
+
+template <int bits>
+void step(const float* table, const float* const* costs, const float* weights, float* const* next) {
+  if constexpr ((1 << bits) >= lanes)
+    step_by_branch<bits>(table, costs, weights, next);
+  else
+    step_by_group<bits>(table, costs, weights, next);
+}
+
+uint32_t branch(const float* values, int bits, const float* costs, float weight, uint32_t edge) {
+  float best = __builtin_inff();
+  uint32_t chosen = 0;
+  for (uint32_t k = 0; k < 1u << bits; ++k) {
+    const uint32_t state = k << (16 - bits) | edge;
+    const float d = values[state] - weight;
+    const float cost = __builtin_fmaf(d, d, costs[state >> bits]);
+    if (cost < best) {
+      best = cost;
+      chosen = k;
+    }
+  }
+  return chosen;
+}
+
+// Each out[i] is one chain of additions (or subtractions) in ascending k, whatever the blocks: the bits do not depend
+// on the instruction set. `block` outputs stay in registers.
+template <int sign, class Real>
+void combine(const Real* factors, int64_t factor_stride, const Real* rows, int64_t row_stride, int64_t count, Real* out,
+             int64_t n) {
+  constexpr int64_t block = 256 / sizeof(Real);
+  int64_t i = 0;
+  for (; i + block <= n; i += block) {
+    Real sums[block];
+    for (int64_t l = 0; l < block; ++l) sums[l] = out[i + l];
+    for (int64_t k = 0; k < count; ++k) {
+      const Real factor = sign * factors[k * factor_stride];
+      const Real* row = rows + k * row_stride + i;
+      for (int64_t l = 0; l < block; ++l) sums[l] += factor * row[l];
+    }
+    for (int64_t l = 0; l < block; ++l) out[i + l] = sums[l];
+  }
+  for (int64_t k = 0; k < count && i < n; ++k) {
+    const Real factor = sign * factors[k * factor_stride];
+    const Real* row = rows + k * row_stride;
+    for (int64_t l = i; l < n; ++l) out[l] += factor * row[l];
+  }
+}
+
+float rounds(int64_t count) {
+  constexpr int chains = static_cast<int>(exl3_round) / lanes;
+  float start[lanes];
+  for (int l = 0; l < lanes; ++l) start[l] = static_cast<float>(l) * 0.125f;
+  Vec best[chains], cost = set1(0.5f), value = load(start);
+  for (int i = 0; i < chains; ++i) best[i] = set1(static_cast<float>(1000 + i));
+  Vec weight[chains];
+  for (int i = 0; i < chains; ++i) weight[i] = set1(static_cast<float>(i));
+  for (int64_t round = 0; round < count; ++round) {
+    for (int i = 0; i < chains; ++i) best[i] = smaller(best[i], candidate(value, weight[i], cost));
+#if defined(__GNUC__)
+    asm volatile("" : "+m"(*reinterpret_cast<char*>(start)));  // keeps the rounds apart
+    asm volatile("" : "+r"(count));
+#endif
+  }
+  float sum = 0, out[lanes];
+  for (const Vec& b : best) {
+    store(out, b);
+    for (const float x : out) sum += x;
+  }
+  return sum;
+}
+
+}  // namespace
+
+extern const Exl3Kernels kernels;
+const Exl3Kernels kernels = {lanes,
+                             {step<1>, step<2>, step<3>, step<4>, step<5>, step<6>, step<7>, step<8>},
+                             branch,
+                             combine<1, float>,
+                             combine<-1, double>,
+                             rounds};
+
+}  // namespace tandem::quant::TANDEM_EXL3_LEVEL
