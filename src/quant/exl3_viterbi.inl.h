@@ -206,22 +206,27 @@ uint32_t branch(const float* values, int bits, const float* costs, float weight,
   return chosen;
 }
 
-// Each out[i] is one chain of additions (or subtractions) in ascending k, whatever the blocks: the bits do not depend
-// on the instruction set. `block` outputs stay in registers.
+// Each out[i] is one chain of additions (or subtractions) in ascending k, whatever the vectors: the bits do not depend
+// on the instruction set. The sums stay in registers.
 template <int sign, class Real>
 void combine(const Real* factors, int64_t factor_stride, const Real* rows, int64_t row_stride, int64_t count, Real* out,
              int64_t n) {
-  constexpr int64_t block = 256 / sizeof(Real);
+  typedef Real Few __attribute__((vector_size(32), aligned(sizeof(Real)), may_alias));
+  constexpr int vectors = 8;
+  constexpr int64_t width = 32 / sizeof(Real), block = vectors * width;
   int64_t i = 0;
   for (; i + block <= n; i += block) {
-    Real sums[block];
-    for (int64_t l = 0; l < block; ++l) sums[l] = out[i + l];
+    Few sums[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) sums[v] = *reinterpret_cast<const Few*>(out + i + v * width);
     for (int64_t k = 0; k < count; ++k) {
       const Real factor = sign * factors[k * factor_stride];
       const Real* row = rows + k * row_stride + i;
-      for (int64_t l = 0; l < block; ++l) sums[l] += factor * row[l];
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) sums[v] += factor * *reinterpret_cast<const Few*>(row + v * width);
     }
-    for (int64_t l = 0; l < block; ++l) out[i + l] = sums[l];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) *reinterpret_cast<Few*>(out + i + v * width) = sums[v];
   }
   for (int64_t k = 0; k < count && i < n; ++k) {
     const Real factor = sign * factors[k * factor_stride];
