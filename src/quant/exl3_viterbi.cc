@@ -77,21 +77,34 @@ const float* exl3_step_table(Exl3Codebook codebook, int bits, int lanes) {
 }
 
 Exl3Viterbi::Exl3Viterbi(Exl3Codebook codebook, int bits)
-    : bits_(bits), edges_(int64_t{1} << (16 - bits)), values_(exl3_values(codebook)), kernels_(&exl3_kernels()) {
+    : bits_(bits), edges_(int64_t{1} << (16 - bits)), kernels_(&exl3_kernels()) {
   if (bits < 1 || bits > exl3_max_bits)
     throw Error(ErrorCode::internal, "EXL3 search", std::to_string(bits) + " bits a weight", "1 to 8");
   table_ = exl3_step_table(codebook, bits, kernels_->lanes);
-  // The second tile's costs lie off the first's by an odd number of cache lines, or the two would share cache sets.
+  // Arrays lie an odd number of cache lines apart, or all would share the same cache sets.
   constexpr int64_t line = 64 / sizeof(float), skew = 5 * line;
-  const int64_t tile = (exl3_tile_weights + 1) * edges_ + skew;
-  memory_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(exl3_step_tiles * tile + line));
+  const int64_t one = edges_ + skew, many = (exl3_tile_weights / exl3_trace_steps(bits) + 1) * edges_ + skew;
+  memory_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(exl3_step_tiles * (2 * one + many) + line));
   const auto address = reinterpret_cast<uintptr_t>(memory_.get());
-  float* const aligned = memory_.get() + (64 - address % 64) % 64 / sizeof(float);
-  for (int i = 0; i < exl3_step_tiles; ++i) costs_[i] = aligned + i * tile;
+  float* next = memory_.get() + (64 - address % 64) % 64 / sizeof(float);
+  for (int tile = 0; tile < exl3_step_tiles; ++tile) {
+    for (float*& costs : passing_[tile]) {
+      costs = next;
+      next += one;
+    }
+    kept_[tile] = next;
+    next += many;
+  }
 }
 
-void Exl3Viterbi::start(int tile, int64_t edge) {
-  float* const before = costs(tile, 0);
+float* Exl3Viterbi::costs(int tile, const Pass& pass, int step) const {
+  const int from_start = step - (pass.count - pass.kept), stretch = exl3_trace_steps(bits_);
+  if (from_start < 0 || from_start % stretch != 0) return passing_[tile][step % 2];
+  return kept_[tile] + from_start / stretch * edges_;
+}
+
+void Exl3Viterbi::start(int tile, const Pass& pass, int64_t edge) {
+  float* const before = costs(tile, pass, 0);
   std::fill_n(before, edges_, edge < 0 ? 0.0f : std::numeric_limits<float>::infinity());
   if (edge >= 0) before[edge] = 0;
 }
@@ -99,26 +112,23 @@ void Exl3Viterbi::start(int tile, int64_t edge) {
 void Exl3Viterbi::forward(const float* const* tiles, const Pass& pass) {
   for (int i = 0; i < pass.count; ++i) {
     const int p = (pass.first + i) % exl3_tile_weights;
-    const int slot = pass.slot(i), next = pass.slot(i + 1);
-    const float* before[exl3_step_tiles] = {costs(0, slot), costs(1, slot)};
-    float* after[exl3_step_tiles] = {costs(0, next), costs(1, next)};
+    const float* before[exl3_step_tiles] = {costs(0, pass, i), costs(1, pass, i)};
+    float* after[exl3_step_tiles] = {costs(0, pass, i + 1), costs(1, pass, i + 1)};
     const float weights[exl3_step_tiles] = {tiles[0][p], tiles[1][p]};
     kernels_->step[bits_ - 1](table_, before, weights, after);
   }
 }
 
 uint32_t Exl3Viterbi::cheapest(int tile, const Pass& pass) const {
-  const float* const after = costs(tile, pass.slot(pass.count));
+  const float* const after = costs(tile, pass, pass.count);
   return static_cast<uint32_t>(std::min_element(after, after + edges_) - after);
 }
 
 uint32_t Exl3Viterbi::trace(int tile, const float* weights, const Pass& pass, uint32_t edge, uint16_t* states) const {
-  for (int i = pass.count - 1; i >= pass.count - pass.kept; --i) {
-    const int p = (pass.first + i) % exl3_tile_weights;
-    const uint32_t k = kernels_->branch(values_, bits_, costs(tile, pass.slot(i)), weights[p], edge);
-    const uint32_t state = k << (16 - bits_) | edge;
-    if (states != nullptr) states[p] = static_cast<uint16_t>(state);
-    edge = state >> bits_;
+  const int stretch = exl3_trace_steps(bits_);
+  for (int step = pass.count - stretch; step >= pass.count - pass.kept; step -= stretch) {
+    const int p = (pass.first + step) % exl3_tile_weights;  // stretches do not cross the end of the ring
+    edge = kernels_->trace[bits_ - 1](table_, costs(tile, pass, step), weights + p, edge, states + p);
   }
   return edge;
 }
@@ -141,14 +151,13 @@ void Exl3Viterbi::encode(const float* tiles, int64_t count, uint16_t* states) {
   const Pass opening{half, 2 * half, half};
   const Pass ring{0, exl3_tile_weights, exl3_tile_weights};
   by_pairs(tiles, count, states, [&](const float* const* pair, int here, uint16_t* out) {
-    for (int i = 0; i < exl3_step_tiles; ++i) start(i, -1);
+    for (int i = 0; i < exl3_step_tiles; ++i) start(i, opening, -1);
     forward(pair, opening);
+    uint16_t unused[exl3_tile_weights];
     uint32_t edges[exl3_step_tiles] = {};
-    for (int i = 0; i < exl3_step_tiles; ++i) {
-      edges[i] = trace(i, pair[i], opening, cheapest(i, opening), nullptr);
-      start(i, edges[i]);
-    }
+    for (int i = 0; i < exl3_step_tiles; ++i) edges[i] = trace(i, pair[i], opening, cheapest(i, opening), unused);
     // Only paths that enter weight 0 through that edge are finite; the way back starts from it too.
+    for (int i = 0; i < exl3_step_tiles; ++i) start(i, ring, edges[i]);
     forward(pair, ring);
     for (int i = 0; i < here; ++i) trace(i, pair[i], ring, edges[i], out + i * exl3_tile_weights);
   });
@@ -157,7 +166,7 @@ void Exl3Viterbi::encode(const float* tiles, int64_t count, uint16_t* states) {
 void Exl3Viterbi::encode_open(const float* tiles, int64_t count, uint16_t* states) {
   const Pass open{0, exl3_tile_weights, exl3_tile_weights};
   by_pairs(tiles, count, states, [&](const float* const* pair, int here, uint16_t* out) {
-    for (int i = 0; i < exl3_step_tiles; ++i) start(i, -1);
+    for (int i = 0; i < exl3_step_tiles; ++i) start(i, open, -1);
     forward(pair, open);
     for (int i = 0; i < here; ++i) trace(i, pair[i], open, cheapest(i, open), out + i * exl3_tile_weights);
   });

@@ -6,8 +6,8 @@
 //   next[e] = min over k of  fma(d, d, cost[s >> b]),   s = (k << (16−b)) | e,   d = values[s] − w,
 //
 // in fp32, ties to the smallest k. Every level below repeats exactly these operations, so all find the same path; a GPU
-// can too. Back pointers are not kept: the costs of all steps are, and the way back computes the one candidate list
-// that it passes at each step again (the same operations, so the same winner).
+// can too. Back pointers are not kept: costs are, and the way back computes the few candidates that it passes again
+// (the same operations, so the same winners).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ bool exl3_level_available(Exl3Level level);
 Exl3Level exl3_level();                // the best of this machine, or the one last set
 void use_exl3_level(Exl3Level level);  // for tests and benchmarks; the caller makes sure it is available
 
-// One thread's search, with its working memory: two tiles of 257·2^(16−b) costs, 4 MiB each at 4 bits.
+// One thread's search, with its working memory: the costs of two tiles, 4 MiB each at 4 bits and below.
 class Exl3Viterbi {
  public:
   Exl3Viterbi(Exl3Codebook codebook, int bits);
@@ -42,27 +42,24 @@ class Exl3Viterbi {
   struct Pass {
     int first = 0, count = 0;  // weights first, first + 1, … of the ring
     int kept = 0;              // steps of the way back
-    // Where the costs before step i lie: those that the way back does not read take turns in two places.
-    int slot(int i) const { return i < count - kept ? i & 1 : i - (count - kept) + ((count - kept) & 1); }
   };
-  // Both tiles forward from the initial costs.
+  // The costs before step `step` of the pass: kept where a stretch of the way back begins, else in one of two places.
+  float* costs(int tile, const Pass& pass, int step) const;
+  void start(int tile, const Pass& pass, int64_t edge);  // −1: any edge
   void forward(const float* const* tiles, const Pass& pass);
-  // From `edge` after the last step; states[] by weight; returns the edge before the last of `kept` steps.
+  uint32_t cheapest(int tile, const Pass& pass) const;  // edge after the last step
+  // From `edge` after the last step; states by weight. Returns the edge before the last `kept` steps.
   uint32_t trace(int tile, const float* weights, const Pass& pass, uint32_t edge, uint16_t* states) const;
-  void start(int tile, int64_t edge);  // −1: any edge
-  uint32_t cheapest(int tile, const Pass& pass) const;
-  float* costs(int tile, int step) { return costs_[tile] + step * edges_; }
-  const float* costs(int tile, int step) const { return costs_[tile] + step * edges_; }
   template <class Body>
   void by_pairs(const float* tiles, int64_t count, uint16_t* states, const Body& body);
 
   int bits_;
   int64_t edges_;
-  const float* values_;
   const Exl3Kernels* kernels_;
   const float* table_;
   std::unique_ptr<float[]> memory_;
-  float* costs_[2];  // [257][edges]: before the first step, and after each
+  float* passing_[2][2];  // of each tile, [edges], in turns
+  float* kept_[2];        // of each tile, [256 / exl3_trace_steps + 1][edges]
 };
 
 }  // namespace tandem::quant

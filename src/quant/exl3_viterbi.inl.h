@@ -30,6 +30,8 @@ inline Vec candidate(Vec value, Vec weight, Vec cost) {
   const __m512 d = _mm512_sub_ps(value.v, weight.v);
   return {_mm512_fmadd_ps(d, d, cost.v)};
 }
+// As if the value were another each time, so that no round of `rounds` is left out.
+inline void renew(Vec& a) { asm volatile("" : "+v"(a.v)); }
 inline Vec smaller(Vec a, Vec b) {
   return {_mm512_castsi512_ps(_mm512_min_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
 }
@@ -55,6 +57,7 @@ inline Vec candidate(Vec value, Vec weight, Vec cost) {
   const __m256 d = _mm256_sub_ps(value.v, weight.v);
   return {_mm256_fmadd_ps(d, d, cost.v)};
 }
+inline void renew(Vec& a) { asm volatile("" : "+x"(a.v)); }
 inline Vec smaller(Vec a, Vec b) {
   return {_mm256_castsi256_ps(_mm256_min_epi32(_mm256_castps_si256(a.v), _mm256_castps_si256(b.v)))};
 }
@@ -92,6 +95,7 @@ inline Vec candidate(Vec value, Vec weight, Vec cost) {
   }
   return a;
 }
+inline void renew(Vec& a) { asm volatile("" : "+m"(a)); }
 inline Vec smaller(Vec a, Vec b) {
   for (int i = 0; i < lanes; ++i) a.v[i] = b.v[i] < a.v[i] ? b.v[i] : a.v[i];
   return a;
@@ -108,36 +112,38 @@ inline void interleave(Vec& a, Vec& b) {
 
 #endif
 
-// 2^b ≥ lanes: one cost for all lanes, `wide` vectors of c at a time.
+// 2^b ≥ lanes: one cost for all lanes.
 template <int bits>
 void step_by_branch(const float* table, const float* const* costs, const float* weights, float* const* next) {
   constexpr int64_t branches = int64_t{1} << bits, groups = int64_t{1} << (16 - 2 * bits);
-  constexpr int wide = branches >= 2 * lanes ? 2 : 1;
+  constexpr int64_t width = exl3_step_width(bits, lanes);
+  constexpr int vectors = static_cast<int>(width) / lanes;
   const float *cost0 = costs[0], *cost1 = costs[1];
   const Vec w0 = set1(weights[0]), w1 = set1(weights[1]);
-  for (int64_t j = 0; j < groups; ++j, table += branches * branches) {
-    for (int64_t c = 0; c < branches; c += wide * lanes) {
-      Vec best0[wide], best1[wide];
-      const float* values = table + c;
+  for (int64_t j = 0; j < groups; ++j) {
+    for (int64_t c = 0; c < branches; c += width) {
+      Vec best0[vectors], best1[vectors];
       {
         const Vec before0 = set1(cost0[j]), before1 = set1(cost1[j]);
-        for (int i = 0; i < wide; ++i) {
-          const Vec value = load(values + i * lanes);
+#pragma GCC unroll 2
+        for (int i = 0; i < vectors; ++i, table += lanes) {
+          const Vec value = load(table);
           best0[i] = candidate(value, w0, before0);
           best1[i] = candidate(value, w1, before1);
         }
       }
 #pragma GCC unroll 4
       for (int64_t k = 1; k < branches; ++k) {
-        values += branches;
         const Vec before0 = set1(cost0[k * groups + j]), before1 = set1(cost1[k * groups + j]);
-        for (int i = 0; i < wide; ++i) {
-          const Vec value = load(values + i * lanes);
+#pragma GCC unroll 2
+        for (int i = 0; i < vectors; ++i, table += lanes) {
+          const Vec value = load(table);
           best0[i] = smaller(best0[i], candidate(value, w0, before0));
           best1[i] = smaller(best1[i], candidate(value, w1, before1));
         }
       }
-      for (int i = 0; i < wide; ++i) {
+#pragma GCC unroll 2
+      for (int i = 0; i < vectors; ++i) {
         store(next[0] + j * branches + c + i * lanes, best0[i]);
         store(next[1] + j * branches + c + i * lanes, best1[i]);
       }
@@ -147,17 +153,21 @@ void step_by_branch(const float* table, const float* const* costs, const float* 
 
 // The best of every c for consecutive j to the order of edges, c fastest.
 template <int branches>
-void store_edges(Vec (&best)[branches], float* out) {
+[[gnu::always_inline]] inline void store_edges(Vec (&best)[branches], float* out) {
   constexpr int half = branches / 2;
+#pragma GCC unroll 3
   for (int stage = 1; stage < branches; stage *= 2) {
     Vec shuffled[branches];
+#pragma GCC unroll 4
     for (int i = 0; i < half; ++i) {
       shuffled[2 * i] = best[i];
       shuffled[2 * i + 1] = best[i + half];
       interleave(shuffled[2 * i], shuffled[2 * i + 1]);
     }
+#pragma GCC unroll 8
     for (int i = 0; i < branches; ++i) best[i] = shuffled[i];
   }
+#pragma GCC unroll 8
   for (int i = 0; i < branches; ++i) store(out + i * lanes, best[i]);
 }
 
@@ -169,13 +179,23 @@ void step_by_group(const float* table, const float* const* costs, const float* w
   const Vec w0 = set1(weights[0]), w1 = set1(weights[1]);
   for (int64_t j = 0; j < groups; j += lanes) {
     Vec best0[branches], best1[branches];
-    for (int k = 0; k < branches; ++k) {
-      const Vec before0 = load(costs[0] + k * groups + j), before1 = load(costs[1] + k * groups + j);
+    {
+      const Vec before0 = load(costs[0] + j), before1 = load(costs[1] + j);
+#pragma GCC unroll 8
       for (int c = 0; c < branches; ++c, table += lanes) {
         const Vec value = load(table);
-        const Vec candidate0 = candidate(value, w0, before0), candidate1 = candidate(value, w1, before1);
-        best0[c] = k == 0 ? candidate0 : smaller(best0[c], candidate0);
-        best1[c] = k == 0 ? candidate1 : smaller(best1[c], candidate1);
+        best0[c] = candidate(value, w0, before0);
+        best1[c] = candidate(value, w1, before1);
+      }
+    }
+#pragma GCC unroll 2
+    for (int k = 1; k < branches; ++k) {
+      const Vec before0 = load(costs[0] + k * groups + j), before1 = load(costs[1] + k * groups + j);
+#pragma GCC unroll 8
+      for (int c = 0; c < branches; ++c, table += lanes) {
+        const Vec value = load(table);
+        best0[c] = smaller(best0[c], candidate(value, w0, before0));
+        best1[c] = smaller(best1[c], candidate(value, w1, before1));
       }
     }
     store_edges(best0, next[0] + j * branches);
@@ -191,19 +211,43 @@ void step(const float* table, const float* const* costs, const float* weights, f
     step_by_group<bits>(table, costs, weights, next);
 }
 
-uint32_t branch(const float* values, int bits, const float* costs, float weight, uint32_t edge) {
-  float best = __builtin_inff();
-  uint32_t chosen = 0;
-  for (uint32_t k = 0; k < 1u << bits; ++k) {
-    const uint32_t state = k << (16 - bits) | edge;
-    const float d = values[state] - weight;
-    const float cost = __builtin_fmaf(d, d, costs[state >> bits]);
-    if (cost < best) {
-      best = cost;
-      chosen = k;
+// The edges `back` weights before edge e are prefix << (16−b−back·b) | e >> back·b, prefix any back·b bits; branch k
+// puts its bits before those of the prefix that it leads to.
+template <int bits>
+uint32_t trace(const float* table, const float* costs, const float* weights, uint32_t edge, uint16_t* states) {
+  constexpr int steps = exl3_trace_steps(bits), branches = 1 << bits;
+  float before[1 << (steps * bits)], after[1 << (steps * bits)];
+  uint8_t chosen[steps][1 << (steps * bits)];
+  for (uint32_t prefix = 0; prefix < 1u << (steps * bits); ++prefix)
+    before[prefix] = costs[prefix << (16 - bits - steps * bits) | edge >> (steps * bits)];
+  for (int step = 0; step < steps; ++step) {
+    const int back = (steps - 1 - step) * bits;
+    for (uint32_t prefix = 0; prefix < 1u << back; ++prefix) {
+      const uint32_t to = prefix << (16 - bits - back) | edge >> back;
+      const float* const values = table + exl3_table_place(bits, lanes, to);
+      float best = __builtin_inff();
+      uint32_t chosen_branch = 0;
+      for (uint32_t k = 0; k < branches; ++k) {
+        const float d = values[k * exl3_branch_stride(bits, lanes)] - weights[step];
+        const float cost = __builtin_fmaf(d, d, before[k << back | prefix]);
+        if (cost < best) {
+          best = cost;
+          chosen_branch = k;
+        }
+      }
+      after[prefix] = best;
+      chosen[step][prefix] = static_cast<uint8_t>(chosen_branch);
     }
+    for (uint32_t prefix = 0; prefix < 1u << back; ++prefix) before[prefix] = after[prefix];
   }
-  return chosen;
+  uint32_t prefix = 0;
+  for (int step = steps - 1; step >= 0; --step) {
+    const uint32_t k = chosen[step][prefix], state = k << (16 - bits) | edge;
+    states[step] = static_cast<uint16_t>(state);
+    edge = state >> bits;
+    prefix |= k << ((steps - 1 - step) * bits);
+  }
+  return edge;
 }
 
 // Each out[i] is one chain of additions (or subtractions) in ascending k, whatever the vectors: the bits do not depend
@@ -239,16 +283,14 @@ float rounds(int64_t count) {
   constexpr int chains = static_cast<int>(exl3_round) / lanes;
   float start[lanes];
   for (int l = 0; l < lanes; ++l) start[l] = static_cast<float>(l) * 0.125f;
-  Vec best[chains], cost = set1(0.5f), value = load(start);
+  Vec best[chains], value = load(start);
+  const Vec weight = set1(0.25f), cost = set1(0.5f);
   for (int i = 0; i < chains; ++i) best[i] = set1(static_cast<float>(1000 + i));
-  Vec weight[chains];
-  for (int i = 0; i < chains; ++i) weight[i] = set1(static_cast<float>(i));
   for (int64_t round = 0; round < count; ++round) {
-    for (int i = 0; i < chains; ++i) best[i] = smaller(best[i], candidate(value, weight[i], cost));
-#if defined(__GNUC__)
-    asm volatile("" : "+m"(*reinterpret_cast<char*>(start)));  // keeps the rounds apart
-    asm volatile("" : "+r"(count));
-#endif
+    for (int i = 0; i < chains; ++i) {
+      renew(value);
+      best[i] = smaller(best[i], candidate(value, weight, cost));
+    }
   }
   float sum = 0, out[lanes];
   for (const Vec& b : best) {
@@ -263,7 +305,7 @@ float rounds(int64_t count) {
 extern const Exl3Kernels kernels;
 const Exl3Kernels kernels = {lanes,
                              {step<1>, step<2>, step<3>, step<4>, step<5>, step<6>, step<7>, step<8>},
-                             branch,
+                             {trace<1>, trace<2>, trace<3>, trace<4>, trace<5>, trace<6>, trace<7>, trace<8>},
                              combine<1, float>,
                              combine<-1, double>,
                              rounds};

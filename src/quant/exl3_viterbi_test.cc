@@ -185,9 +185,9 @@ TEST(Exl3Viterbi, IsTheSearchOfTheText) {
 
 TEST(Exl3Viterbi, AllLevelsFindTheSamePath) {
   const LevelGuard guard;
-  std::vector<float> weights = gaussian_values(4 * 256, 13);
-  std::fill_n(weights.begin() + 256, 256, 0.0f);                                // many ties
-  for (size_t i = 512; i < 768; ++i) weights[i] *= i % 17 == 0 ? 40.0f : 1.0f;  // beyond every codebook
+  std::vector<float> weights = gaussian_values(2 * 256, 13);
+  std::fill_n(weights.begin() + 20, 150, 0.0f);                                 // many ties
+  for (size_t i = 256; i < 512; ++i) weights[i] *= i % 17 == 0 ? 40.0f : 1.0f;  // beyond every codebook
   for (int bits = 1; bits <= exl3_max_bits; ++bits) {
     use_exl3_level(Exl3Level::scalar);
     const Exl3Codebook codebook = codebooks[bits % 3];
