@@ -87,12 +87,14 @@ Exl3Encoded exl3_encode(std::string_view name, const float* weight, int64_t out_
     vectors = exl3_store_vectors(name, fit, encoded.scale);
   }
   // The trellis is fitted to what the rounded vectors leave, so that their rounding costs nothing.
-  const std::vector<float> weights = exl3_regularise(source, to_float(vectors.suh), to_float(vectors.svh), threads);
-  Exl3Coded coded = exl3_ldlq(weights, encoded.in_features, encoded.out_features, finalised, encoder);
+  const std::vector<float> suh = to_float(vectors.suh);
+  const std::vector<float> weights = exl3_regularise(source, suh, to_float(vectors.svh), threads);
+  const Exl3Factor factor = exl3_factor(name, finalised, suh, threads);
+  Exl3Coded coded = exl3_ldlq(weights, encoded.in_features, encoded.out_features, factor, encoder);
   // Of a matrix of zeros every output is dead, and svh undoes whatever the trellis says.
   if (any_weight)
     encoded.proxy_error =
-        exl3_proxy_error(weights, coded.values, encoded.in_features, encoded.out_features, finalised, threads);
+        exl3_proxy_error(weights, coded.values, encoded.in_features, encoded.out_features, factor, threads);
   encoded.trellis = std::move(coded.trellis);
   encoded.suh = std::move(vectors.suh);
   encoded.svh = std::move(vectors.svh);

@@ -25,12 +25,14 @@ struct Exl3Moments {
 
 struct Exl3Finalised;  // exl3_finalise.h
 
-// An input side that layers share: damped, rotated and factored (2.3). Immutable, can be used from any thread.
+// An input side that layers share: damped (2.3); each matrix rotates and factors it with its own suh, as 3.3 does.
+// Immutable, can be used from any thread.
 class Exl3Hessian {
  public:
-  // `sign_seed` decides the random signs of the inputs. The features are padded to a multiple of 128: padded inputs are
-  // zeros, so what the trellis says there does not matter (1.2). `threads` only speeds it up.
-  // Throws Error(failed_check) naming `name` for a moment that is not finite, or that no damping makes positive.
+  // `sign_seed` alone decides the random signs of the inputs (of suh where it is not given). The features are padded to
+  // a multiple of 128: padded inputs are zeros, so what the trellis says there does not matter (1.2). `threads` only
+  // speeds it up. Throws Error(failed_check) naming `name` for a moment that is not finite, or that no damping makes
+  // positive.
   Exl3Hessian(std::string_view name, const Exl3Moments& moments, uint64_t sign_seed, device::Threads& threads);
   // Without calibration: layers of this size are encoded without error feedback.
   Exl3Hessian(std::string_view name, int64_t features, uint64_t sign_seed);
@@ -64,7 +66,8 @@ struct Exl3Encoded {
   std::vector<std::byte> trellis;             // [in/16, out/16, 16·bits] int16
   std::vector<uint16_t> suh, svh;             // fp16 [in], [out]
   double scale = 0;                           // g
-  double proxy_error = 0;                     // 2.8; plain relative squares where the Hessian is a fallback
+  double proxy_error = 0;  // 2.8, with the Hessian of the stored suh; plain relative squares where it
+                           // is a fallback
   double relative_mse = 0;  // Σ(Ŵ − W)² / ΣW² of the unpadded matrix in its own domain, decoded from what is stored
 };
 
@@ -73,7 +76,8 @@ struct Exl3Encoded {
 Exl3Encoded exl3_encode(std::string_view name, const float* weight, int64_t out_features, int64_t in_features,
                         const Exl3Hessian& hessian, const Exl3EncodeSettings& settings, device::Threads& threads);
 
-// Vectors that several matrices share (TR3's layout, 3.2): given, not searched.
+// Vectors that several matrices share (TR3's layout, 3.2): given, not searched; any signs. Throws Error(failed_check)
+// for another size, a value that fp16 does not hold, or a suh of 0.
 struct Exl3GivenVectors {
   std::vector<float> suh, svh;  // [in], [out] padded; empty: free. The global scale is folded into the free one
 };

@@ -19,26 +19,29 @@ namespace {
 constexpr int64_t panel = 64;   // rows of U that are factored at a time
 constexpr int64_t chunk = 128;  // columns of one task
 
+std::string where_of(std::string_view name) { return fmt::format("second moment of the inputs of {}", name); }
+
+[[noreturn]] void refuse_moment(std::string_view name, int retries) {
+  throw Error(ErrorCode::failed_check, where_of(name),
+              fmt::format("no Cholesky factor after {} additions to its diagonal", retries),
+              "a positive semidefinite matrix");
+}
+
 void check(std::string_view name, const Exl3Moments& moments) {
   const int64_t n = moments.features;
-  const auto where = [name] { return fmt::format("second moment of the inputs of {}", name); };
   if (n <= 0 || static_cast<int64_t>(moments.sums.size()) != n * n)
-    throw Error(ErrorCode::failed_check, where(), fmt::format("{} sums", moments.sums.size()),
+    throw Error(ErrorCode::failed_check, where_of(name), fmt::format("{} sums", moments.sums.size()),
                 fmt::format("{} × {}", n, n));
   if (!std::isfinite(moments.weight) || moments.weight < 0)
-    throw Error(ErrorCode::failed_check, where(), fmt::format("a weight of {}", moments.weight), "0 or more");
+    throw Error(ErrorCode::failed_check, where_of(name), fmt::format("a weight of {}", moments.weight), "0 or more");
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j <= i; ++j) {
       const double sum = moments.sums[static_cast<size_t>(i * n + j)];
       if (!std::isfinite(sum) || (i == j && sum < 0))
-        throw Error(ErrorCode::failed_check, where(), fmt::format("{} at [{}, {}]", sum, i, j),
+        throw Error(ErrorCode::failed_check, where_of(name), fmt::format("{} at [{}, {}]", sum, i, j),
                     i == j ? "a finite sum of squares" : "a finite sum");
     }
   }
-}
-
-void transform_rows(std::vector<double>& h, int64_t n, device::Threads& threads) {
-  threads.run(n, [&h, n](int64_t i) { hadamard128(h.data() + i * n, n / hadamard_block); });
 }
 
 void transpose(std::vector<double>& h, int64_t n) {
@@ -113,53 +116,74 @@ Exl3Finalised exl3_finalise(std::string_view name, const Exl3Moments& moments, u
   out.signs = exl3_signs(sign_seed, Exl3Side::input, n);
   if (moments.weight == 0) return out;
 
-  std::vector<double> h(static_cast<size_t>(n * n));
   double mean = 0;
   for (int64_t i = 0; i < features; ++i) mean += moments.sums[static_cast<size_t>(i * features + i)] / moments.weight;
   mean /= static_cast<double>(features);
   if (mean < 1e-20) return out;
   if (!std::isfinite(mean))
-    throw Error(ErrorCode::failed_check, fmt::format("second moment of the inputs of {}", name),
-                "a mean square beyond fp64", "a finite one");
-  // Padded inputs get the damping alone: nothing ever passes through them, but a block must stay invertible.
-  out.diagonal.resize(static_cast<size_t>(features));
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j <= i && i < features; ++j) {
-      const double value = moments.sums[static_cast<size_t>(i * features + j)] / moments.weight;
-      const double signed_value =
-          static_cast<double>(out.signs[static_cast<size_t>(i)] * out.signs[static_cast<size_t>(j)]) * value;
-      h[static_cast<size_t>(i * n + j)] = h[static_cast<size_t>(j * n + i)] = signed_value;
-    }
-    double& diagonal = h[static_cast<size_t>(i * n + i)];
-    diagonal += exl3_damping * mean;
-    if (i < features) out.diagonal[static_cast<size_t>(i)] = diagonal;
-  }
-  transform_rows(h, n, threads);
-  transpose(h, n);
-  transform_rows(h, n, threads);
+    throw Error(ErrorCode::failed_check, where_of(name), "a mean square beyond fp64", "a finite one");
+  std::vector<double>& h = out.moment;
+  h.resize(moments.sums.size());
+  for (int64_t i = 0; i < features; ++i)
+    for (int64_t j = 0; j <= i; ++j)
+      h[static_cast<size_t>(i * features + j)] = h[static_cast<size_t>(j * features + i)] =
+          moments.sums[static_cast<size_t>(i * features + j)] / moments.weight;
+  out.padding = exl3_damping * mean;
+  for (int64_t i = 0; i < features; ++i) h[static_cast<size_t>(i * features + i)] += out.padding;
 
-  std::vector<double> factor;
-  for (;; ++out.retries) {
+  // Scaling and rotation keep a positive matrix positive, so it is damped here, once for all matrices.
+  for (std::vector<double> factor;; ++out.retries) {
     factor = h;
-    if (exl3_cholesky(factor.data(), n, threads)) break;
-    if (out.retries == exl3_damping_retries)
-      throw Error(ErrorCode::failed_check, fmt::format("second moment of the inputs of {}", name),
-                  fmt::format("no Cholesky factor after {} additions to its diagonal", out.retries),
-                  "a positive semidefinite matrix");
+    if (exl3_cholesky(factor.data(), features, threads)) break;
+    if (out.retries == exl3_damping_retries) refuse_moment(name, out.retries);
     double trace = 0;
-    for (int64_t i = 0; i < n; ++i) trace += h[static_cast<size_t>(i * n + i)];
-    const double more = 2 * exl3_damping * trace / static_cast<double>(n);
-    for (int64_t i = 0; i < n; ++i) h[static_cast<size_t>(i * n + i)] += more;
+    for (int64_t i = 0; i < features; ++i) trace += h[static_cast<size_t>(i * features + i)];
+    const double more = 2 * exl3_damping * trace / static_cast<double>(features);
+    for (int64_t i = 0; i < features; ++i) h[static_cast<size_t>(i * features + i)] += more;
+    out.padding += more;
   }
   out.fallback = false;
+  return out;
+}
+
+Exl3Factor exl3_factor(std::string_view name, const Exl3Finalised& finalised, std::span<const float> suh,
+                       device::Threads& threads) {
+  Exl3Factor out;
+  if (finalised.fallback) return out;
+  const int64_t features = finalised.features, n = finalised.padded;
+  double mean = 0;
+  for (int64_t i = 0; i < features; ++i) mean += std::abs(suh[static_cast<size_t>(i)]);
+  mean /= static_cast<double>(features);
+  std::vector<double> scale(static_cast<size_t>(n));
+  for (size_t i = 0; i < scale.size(); ++i) {
+    // An input that suh all but drops stays in the matrix, which must remain invertible.
+    const double magnitude = mean > 0 ? std::max(std::abs(suh[i]) / mean, 1e-3) : 1;
+    scale[i] = suh[i] < 0 ? -magnitude : magnitude;
+  }
+  std::vector<double> h(static_cast<size_t>(n * n));
+  threads.run(n, [&](int64_t i) {
+    double* const row = h.data() + i * n;
+    if (i >= features) {
+      row[i] = finalised.padding * scale[static_cast<size_t>(i)] * scale[static_cast<size_t>(i)];
+    } else {
+      const double* const from = finalised.moment.data() + i * features;
+      for (int64_t j = 0; j < features; ++j)
+        row[j] = from[j] * (scale[static_cast<size_t>(i)] * scale[static_cast<size_t>(j)]);
+    }
+    hadamard128(row, n / hadamard_block);
+  });
+  transpose(h, n);
+  threads.run(n, [&](int64_t i) { hadamard128(h.data() + i * n, n / hadamard_block); });
+
   out.hessian.resize(h.size());
   for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < n; ++j)
-      out.hessian[static_cast<size_t>(i * n + j)] =
-          static_cast<float>(h[static_cast<size_t>(std::min(i, j) * n + std::max(i, j))]);
+    for (int64_t j = i; j < n; ++j)
+      out.hessian[static_cast<size_t>(i * n + j)] = out.hessian[static_cast<size_t>(j * n + i)] =
+          static_cast<float>(h[static_cast<size_t>(i * n + j)]);
+  if (!exl3_cholesky(h.data(), n, threads)) refuse_moment(name, finalised.retries);
   out.feedback.resize(h.size());
   threads.run(n / exl3_tile,
-              [&](int64_t block) { normalise_block(factor.data(), n, block * exl3_tile, out.feedback.data()); });
+              [&](int64_t block) { normalise_block(h.data(), n, block * exl3_tile, out.feedback.data()); });
   return out;
 }
 

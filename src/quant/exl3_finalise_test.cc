@@ -33,6 +33,13 @@ Exl3Moments sampled(int64_t n, int64_t rows, uint32_t seed) {
   return m;
 }
 
+// Scales of the inputs as a matrix might have them.
+std::vector<float> uneven(const Exl3Finalised& f) {
+  std::vector<float> suh(f.signs);
+  for (size_t i = 0; i < suh.size(); ++i) suh[i] *= 0.01f * static_cast<float>(1 + i % 5);
+  return suh;
+}
+
 double mean_square(const Exl3Moments& m) {
   double sum = 0;
   for (int64_t i = 0; i < m.features; ++i) sum += m.sums[static_cast<size_t>(i * m.features + i)];
@@ -42,19 +49,23 @@ double mean_square(const Exl3Moments& m) {
 TEST(Exl3Finalise, HessianIsTheDampedRotatedMoment) {
   device::Threads threads(2);
   const Exl3Moments m = sampled(200, 300, 1);  // padded to 256
-  const Exl3Finalised f = exl3_finalise("layer", m, 7, threads);
-  ASSERT_FALSE(f.fallback);
-  EXPECT_EQ(f.retries, 0);
-  EXPECT_EQ(f.padded, 256);
+  const Exl3Finalised finalised = exl3_finalise("layer", m, 7, threads);
+  ASSERT_FALSE(finalised.fallback);
+  EXPECT_EQ(finalised.retries, 0);
+  EXPECT_EQ(finalised.padded, 256);
+  const std::vector<float> suh = uneven(finalised);
+  double mean = 0;
+  for (size_t i = 0; i < 200; ++i) mean += std::abs(suh[i]) / 200;
+  const Exl3Factor f = exl3_factor("layer", finalised, suh, threads);
   const double damping = exl3_damping * mean_square(m);
-  // One element by the definition Σ h·(s H s)·h.
+  // A few elements by the definition Σ h·(s H s)·h.
   for (const auto& [r, c] : {std::pair<int64_t, int64_t>{3, 5}, {130, 70}, {200, 255}, {255, 255}}) {
     double sum = 0;
     for (int64_t i = r / 128 * 128; i < r / 128 * 128 + 128; ++i) {
       for (int64_t j = c / 128 * 128; j < c / 128 * 128 + 128; ++j) {
         double value = i == j ? damping : 0;
         if (i < 200 && j < 200) value += m.sums[static_cast<size_t>(std::max(i, j) * 200 + std::min(i, j))] / m.weight;
-        value *= f.signs[static_cast<size_t>(i)] * f.signs[static_cast<size_t>(j)];
+        value *= suh[static_cast<size_t>(i)] * suh[static_cast<size_t>(j)] / (mean * mean);
         const bool odd = (__builtin_popcountll(r & i & 127) + __builtin_popcountll(c & j & 127)) % 2 != 0;
         sum += (odd ? -value : value) / 128;
       }
@@ -63,14 +74,15 @@ TEST(Exl3Finalise, HessianIsTheDampedRotatedMoment) {
     EXPECT_EQ(f.hessian[static_cast<size_t>(r * 256 + c)], f.hessian[static_cast<size_t>(c * 256 + r)]);
   }
   for (int64_t i = 0; i < 200; ++i)
-    EXPECT_NEAR(f.diagonal[static_cast<size_t>(i)], m.sums[static_cast<size_t>(i * 200 + i)] / m.weight + damping,
-                1e-9);
+    EXPECT_NEAR(finalised.moment[static_cast<size_t>(i * 201)],
+                m.sums[static_cast<size_t>(i * 201)] / m.weight + damping, 1e-9);
 }
 
 TEST(Exl3Finalise, FeedbackIsTheUnitBlockFactor) {
   device::Threads threads(2);
-  const Exl3Finalised f = exl3_finalise("layer", sampled(256, 400, 2), 7, threads);
-  const auto n = static_cast<size_t>(f.padded);
+  const Exl3Finalised finalised = exl3_finalise("layer", sampled(256, 400, 2), 7, threads);
+  const Exl3Factor f = exl3_factor("layer", finalised, uneven(finalised), threads);
+  const size_t n = 256;
   // L⁻¹·H·L⁻ᵀ must be block diagonal: eliminate with the factor, last block first.
   std::vector<double> d(f.hessian.begin(), f.hessian.end());
   std::vector<double> l(n * n);
@@ -104,9 +116,11 @@ TEST(Exl3Finalise, BitsAreThoseOfOneScalarThread) {
   const Exl3Moments m = sampled(384, 500, 3);
   device::Threads one(1), three(3);
   use_exl3_level(Exl3Level::scalar);
-  const Exl3Finalised expected = exl3_finalise("layer", m, 7, one);
+  const Exl3Finalised scalar = exl3_finalise("layer", m, 7, one);
+  const Exl3Factor expected = exl3_factor("layer", scalar, uneven(scalar), one);
   use_exl3_level(before);
-  const Exl3Finalised f = exl3_finalise("layer", m, 7, three);
+  const Exl3Finalised fast = exl3_finalise("layer", m, 7, three);
+  const Exl3Factor f = exl3_factor("layer", fast, uneven(fast), three);
   EXPECT_EQ(f.feedback, expected.feedback);
   EXPECT_EQ(f.hessian, expected.hessian);
 }

@@ -18,12 +18,12 @@ void exl3_cut_tile(const float* corner, int64_t stride, float* tile) {
   for (int t = 0; t < exl3_tile_weights; ++t) tile[t] = corner[exl3_row(t) * stride + exl3_column(t)];
 }
 
-Exl3Coded exl3_ldlq(const std::vector<float>& weights, int64_t in, int64_t out, const Exl3Finalised& hessian,
+Exl3Coded exl3_ldlq(const std::vector<float>& weights, int64_t in, int64_t out, const Exl3Factor& factor,
                     Exl3TileEncoder& encoder) {
   const Exl3Kernels& kernels = exl3_kernels();
   const float* const codes = exl3_values(encoder.codebook());
   const int64_t tiles = out / exl3_tile, bytes = exl3_tile_bytes(encoder.bits()), chunks = (out + chunk - 1) / chunk;
-  const bool feeds_back = !hessian.fallback;
+  const bool feeds_back = !factor.fallback();
   Exl3Coded coded;
   coded.trellis.resize(static_cast<size_t>(in / exl3_tile * tiles * bytes));
   coded.values.resize(weights.size());
@@ -40,7 +40,7 @@ Exl3Coded exl3_ldlq(const std::vector<float>& weights, int64_t in, int64_t out, 
       const int64_t left = task % chunks * chunk, width = std::min(chunk, out - left);
       const int64_t top = first + task / chunks * exl3_tile;
       for (int64_t r = top; r < top + exl3_tile; ++r) {
-        kernels.add_rows(hessian.feedback.data() + r * in + from, 1, errors.data() + (from - base) * out + left, out,
+        kernels.add_rows(factor.feedback.data() + r * in + from, 1, errors.data() + (from - base) * out + left, out,
                          to - from, target.data() + r * out + left, width);
       }
     });
@@ -70,7 +70,7 @@ Exl3Coded exl3_ldlq(const std::vector<float>& weights, int64_t in, int64_t out, 
 }
 
 double exl3_proxy_error(const std::vector<float>& weights, const std::vector<float>& values, int64_t in, int64_t out,
-                        const Exl3Finalised& hessian, device::Threads& threads) {
+                        const Exl3Factor& factor, device::Threads& threads) {
   std::vector<float> errors(weights.size());
   for (size_t i = 0; i < errors.size(); ++i) errors[i] = weights[i] - values[i];
   // Σ over rows r of m[r]·(H·m)[r].
@@ -79,10 +79,10 @@ double exl3_proxy_error(const std::vector<float>& weights, const std::vector<flo
     threads.run(in, [&](int64_t r) {
       const float* const own = m.data() + r * out;
       std::vector<float> product(static_cast<size_t>(out));
-      if (hessian.fallback) {
+      if (factor.fallback()) {
         product.assign(own, own + out);
       } else {
-        exl3_kernels().add_rows(hessian.hessian.data() + r * in, 1, m.data(), out, in, product.data(), out);
+        exl3_kernels().add_rows(factor.hessian.data() + r * in, 1, m.data(), out, in, product.data(), out);
       }
       double sum = 0;
       for (int64_t n = 0; n < out; ++n) sum += static_cast<double>(own[n]) * product[static_cast<size_t>(n)];

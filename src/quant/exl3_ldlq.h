@@ -21,11 +21,11 @@ struct Exl3Coded {
 
 // Input rows from the last to the first, 16 at a time: each strip is fitted with what the errors of the rows after it
 // add to its target (fp32, one order). A fallback Hessian adds nothing.
-Exl3Coded exl3_ldlq(const std::vector<float>& weights, int64_t in, int64_t out, const Exl3Finalised& hessian,
+Exl3Coded exl3_ldlq(const std::vector<float>& weights, int64_t in, int64_t out, const Exl3Factor& factor,
                     Exl3TileEncoder& encoder);
 
-// trace(EᵀHE) / max(trace(WᵀHW), 1e−8), E = weights − values; with a fallback Hessian ΣE² / max(ΣW², 1e−8).
+// trace(EᵀHE) / max(trace(WᵀHW), 1e−8), E = weights − values; with a fallback ΣE² / max(ΣW², 1e−8).
 double exl3_proxy_error(const std::vector<float>& weights, const std::vector<float>& values, int64_t in, int64_t out,
-                        const Exl3Finalised& hessian, device::Threads& threads);
+                        const Exl3Factor& factor, device::Threads& threads);
 
 }  // namespace tandem::quant

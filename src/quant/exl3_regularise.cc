@@ -95,9 +95,9 @@ std::vector<double> row_rms(const std::vector<float>& weights, int64_t in, int64
 
 // The share of the strongest 2 % of the inputs in all inputs' RMS. Without a moment: 0, no input is stronger.
 double skew(const Exl3Finalised& hessian) {
-  std::vector<double> roots(hessian.diagonal.size());
-  std::transform(hessian.diagonal.begin(), hessian.diagonal.end(), roots.begin(),
-                 [](double d) { return std::sqrt(d); });
+  if (hessian.fallback) return 0;
+  std::vector<double> roots(static_cast<size_t>(hessian.features));
+  for (size_t i = 0; i < roots.size(); ++i) roots[i] = std::sqrt(hessian.moment[i * (roots.size() + 1)]);
   std::sort(roots.begin(), roots.end(), std::greater<>());
   double strongest = 0, all = 0;
   for (size_t i = 0; i < roots.size(); ++i) {
@@ -134,17 +134,6 @@ std::vector<double> rounded(std::string_view name, std::string_view vector, cons
   return out;
 }
 
-void check_given_inputs(std::string_view name, const std::vector<double>& su, const Exl3Finalised& hessian) {
-  // A common factor of −1 leaves the Hessian as it is.
-  const double turn = su[0] * hessian.signs[0] < 0 ? -1 : 1;
-  for (size_t k = 0; k < su.size(); ++k) {
-    if (static_cast<int64_t>(k) < hessian.features && su[k] == 0)
-      refuse(name, "suh", fmt::format("0 at {}", k), "another number: an input is never dead");
-    if (turn * su[k] * hessian.signs[k] < 0)
-      refuse(name, "suh", fmt::format("{} at {}", su[k], k), "the sign that the Hessian was rotated with");
-  }
-}
-
 }  // namespace
 
 Exl3Fit exl3_fit(std::string_view name, const Exl3Source& source, const Exl3Finalised& hessian,
@@ -174,13 +163,23 @@ Exl3Fit exl3_fit(std::string_view name, const Exl3Source& source, const Exl3Fina
 
   if (fit.su_given) {
     fit.su = rounded(name, "suh", given.suh, in);
-    check_given_inputs(name, fit.su, hessian);
+    const auto dead = std::find(fit.su.begin(), fit.su.begin() + source.in_features, 0.0);
+    if (dead != fit.su.begin() + source.in_features)
+      refuse(name, "suh", fmt::format("0 at {}", dead - fit.su.begin()), "another number: an input is never dead");
   } else {
     fit.su = row_rms(fit.regularised, in, out, threads);
-    for (size_t k = 0; k < fit.su.size(); ++k) {
-      const double c = fit.su[k] < 1e-30 ? 0.1 : fit.su[k];
-      fit.su[k] = hessian.signs[k] * c / -exl3_target_rms;
+    // An input without weights (or a padded one) gets the others' mean, where the spec has 0.1: whatever the trellis
+    // leaves there is multiplied by this, and weights may be much smaller.
+    double sum = 0;
+    int64_t live = 0;
+    for (const double c : fit.su) {
+      if (c < 1e-30) continue;
+      sum += c;
+      ++live;
     }
+    const double typical = live > 0 ? sum / static_cast<double>(live) : 0.1;
+    for (size_t k = 0; k < fit.su.size(); ++k)
+      fit.su[k] = hessian.signs[k] * (fit.su[k] < 1e-30 ? typical : fit.su[k]) / -exl3_target_rms;
   }
   rotate_inputs<double>(fit.regularised, in, out, fit.su, threads);
   if (!fit.su_given || fit.sv_given || fit.all_zero) return fit;

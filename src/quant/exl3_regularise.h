@@ -32,7 +32,7 @@ struct Exl3Fit {
 };
 
 // The vectors of 2.4, or those that are given. Dead outputs get 0. Throws Error(failed_check) naming `name` for given
-// vectors of another size, that are not finite, that are 0 for an input, or whose signs are not the Hessian's.
+// vectors of another size, that fp16 does not hold, or that are 0 for an input.
 Exl3Fit exl3_fit(std::string_view name, const Exl3Source& source, const Exl3Finalised& hessian,
                  const Exl3EncodeSettings& settings, const Exl3GivenVectors& given, device::Threads& threads);
 
