@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t panel = 64;   // rows of U that are factored at a time
 constexpr int64_t chunk = 128;  // columns of one task
+constexpr int64_t depth = 32;   // rows subtracted at a time: with a chunk's columns they fit into the first cache
 
 std::string where_of(std::string_view name) { return fmt::format("second moment of the inputs of {}", name); }
 
@@ -45,8 +46,12 @@ void check(std::string_view name, const Exl3Moments& moments) {
 }
 
 void transpose(std::vector<double>& h, int64_t n) {
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < i; ++j) std::swap(h[static_cast<size_t>(i * n + j)], h[static_cast<size_t>(j * n + i)]);
+  constexpr int64_t side = 16;  // n is a multiple of 128
+  for (int64_t top = 0; top < n; top += side)
+    for (int64_t left = 0; left <= top; left += side)
+      for (int64_t i = top; i < top + side; ++i)
+        for (int64_t j = left; j < std::min(left + side, i); ++j)
+          std::swap(h[static_cast<size_t>(i * n + j)], h[static_cast<size_t>(j * n + i)]);
 }
 
 // Rows of U within one block of 16 times the inverse of its diagonal block: U_mm⁻¹·U, bottom row first.
@@ -81,9 +86,13 @@ bool exl3_cholesky(double* a, int64_t n, device::Threads& threads) {
     const int64_t chunks = (n - first + chunk - 1) / chunk;
     threads.run(chunks, [&](int64_t c) {
       const int64_t left = first + c * chunk, right = std::min(n, left + chunk);
-      for (int64_t i = first; i < end; ++i) {
-        const int64_t from = std::max(left, i);
-        if (from < right) kernels.subtract_rows(a + i, n, a + from, n, first, row(i) + from, right - from);
+      for (int64_t top = 0; top < first; top += depth) {
+        for (int64_t i = first; i < end; ++i) {
+          const int64_t from = std::max(left, i);
+          if (from < right)
+            kernels.subtract_rows(row(top) + i, n, row(top) + from, n, std::min(depth, first - top), row(i) + from,
+                                  right - from);
+        }
       }
     });
     for (int64_t i = first; i < end; ++i) {

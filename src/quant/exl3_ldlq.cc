@@ -73,23 +73,31 @@ double exl3_proxy_error(const std::vector<float>& weights, const std::vector<flo
                         const Exl3Factor& factor, device::Threads& threads) {
   std::vector<float> errors(weights.size());
   for (size_t i = 0; i < errors.size(); ++i) errors[i] = weights[i] - values[i];
-  // Σ over rows r of m[r]·(H·m)[r].
+  // Σ over rows r of m[r]·(H·m)[r], in blocks that stay in the caches.
+  constexpr int64_t height = 32, depth = 64;
+  const int64_t blocks = in / height, chunks = (out + chunk - 1) / chunk;
   const auto trace = [&](const std::vector<float>& m) {
-    std::vector<double> rows(static_cast<size_t>(in));
-    threads.run(in, [&](int64_t r) {
-      const float* const own = m.data() + r * out;
-      std::vector<float> product(static_cast<size_t>(out));
+    std::vector<double> sums(static_cast<size_t>(blocks * chunks));
+    threads.run(blocks * chunks, [&](int64_t task) {
+      const int64_t top = task / chunks * height, left = task % chunks * chunk, width = std::min(chunk, out - left);
+      std::vector<float> products(static_cast<size_t>(height * chunk));
+      const auto own = [&](int64_t r) { return m.data() + (top + r) * out + left; };
+      const auto product = [&](int64_t r) { return products.data() + r * chunk; };
       if (factor.fallback()) {
-        product.assign(own, own + out);
+        for (int64_t r = 0; r < height; ++r) std::copy_n(own(r), width, product(r));
       } else {
-        exl3_kernels().add_rows(factor.hessian.data() + r * in, 1, m.data(), out, in, product.data(), out);
+        for (int64_t k = 0; k < in; k += depth)
+          for (int64_t r = 0; r < height; ++r)
+            exl3_kernels().add_rows(factor.hessian.data() + (top + r) * in + k, 1, m.data() + k * out + left, out,
+                                    depth, product(r), width);
       }
       double sum = 0;
-      for (int64_t n = 0; n < out; ++n) sum += static_cast<double>(own[n]) * product[static_cast<size_t>(n)];
-      rows[static_cast<size_t>(r)] = sum;
+      for (int64_t r = 0; r < height; ++r)
+        for (int64_t n = 0; n < width; ++n) sum += static_cast<double>(own(r)[n]) * product(r)[n];
+      sums[static_cast<size_t>(task)] = sum;
     });
     double sum = 0;
-    for (const double row : rows) sum += row;
+    for (const double one : sums) sum += one;
     return sum;
   };
   const double error = trace(errors), total = trace(weights);
