@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "quant/exl3_viterbi_levels.h"
 #include "quant/half.h"
-#include "quant/test_golden.h"
+#include "quant/test_exl3_encode.h"
 
 namespace tandem::quant {
 namespace {
@@ -174,6 +174,7 @@ TEST(Exl3Viterbi, EveryTileIsARingThatPacksAndUnpacks) {
 TEST(Exl3Viterbi, IsTheSearchOfTheText) {
   const std::vector<float> weights = gaussian_values(2 * 256, 12);
   for (const int bits : {1, 2, 3, 4, 5, 8}) {
+    if (sanitized && bits != 1 && bits != 5) continue;
     const Exl3Codebook codebook = codebooks[bits % 3];
     const std::vector<uint16_t> states = encode(codebook, bits, weights);
     for (size_t tile = 0; tile < 2; ++tile) {
@@ -189,6 +190,7 @@ TEST(Exl3Viterbi, AllLevelsFindTheSamePath) {
   std::fill_n(weights.begin() + 20, 150, 0.0f);                                 // many ties
   for (size_t i = 256; i < 512; ++i) weights[i] *= i % 17 == 0 ? 40.0f : 1.0f;  // beyond every codebook
   for (int bits = 1; bits <= exl3_max_bits; ++bits) {
+    if (sanitized && bits != 2 && bits != 5) continue;
     use_exl3_level(Exl3Level::scalar);
     const Exl3Codebook codebook = codebooks[bits % 3];
     const std::vector<uint16_t> expected = encode(codebook, bits, weights);

@@ -10,6 +10,13 @@
 
 namespace tandem::quant {
 
+// The trellis search is fifty times slower with sanitizers: tests look at fewer cases.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
 // H[i][j] = d_i·d_j·ρ^|i−j|, d = 5 every 32nd index and 1 elsewhere (spec/quantization.md 2.9).
 inline Exl3Moments correlated_moments(int64_t n, double rho) {
   Exl3Moments m;
