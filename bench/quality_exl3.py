@@ -17,15 +17,15 @@ HEADING = "## Weights in EXL3"
 
 def variants():
     """Name and flags of each row, what is most asked for first."""
-    rows = [(f"experts exl3:{bits}, {codebook}", ("--experts", f"exl3:{bits}", "--codebook", codebook))
-            for bits in (4, 3, 2, 6) for codebook in ("mul1", "mcg")]
-    rows[2:2] = [("experts and dense exl3:4", ("--experts", "exl3:4", "--dense", "exl3:4")),
-                 ("experts and dense, 4 bits by measured error", ("--experts", "exl3", "--dense", "exl3", "--bits-target", "4"))]
-    rows += [("experts and dense exl3:3", ("--experts", "exl3:3", "--dense", "exl3:3")),
-             ("experts and dense, 3 bits by measured error", ("--experts", "exl3", "--dense", "exl3", "--bits-target", "3")),
-             ("dense exl3:4", ("--dense", "exl3:4")), ("dense exl3:6", ("--dense", "exl3:6")), ("dense fp8", ("--dense", "fp8")),
-             ("everything exl3:4, the head too", ("--experts", "exl3:4", "--dense", "exl3:4", "--head", "exl3:4"))]
-    return rows
+    experts = {(bits, codebook): (f"experts exl3:{bits}, {codebook}", ("--experts", f"exl3:{bits}", "--codebook", codebook))
+               for bits in (2, 3, 4, 6) for codebook in ("mul1", "mcg")}
+    both = {bits: (f"experts and dense exl3:{bits}", ("--experts", f"exl3:{bits}", "--dense", f"exl3:{bits}")) for bits in (3, 4)}
+    chosen = {bits: (f"experts and dense, {bits} bits by measured error",
+                     ("--experts", "exl3", "--dense", "exl3", "--bits-target", str(bits))) for bits in (3, 4)}
+    return [experts[4, "mul1"], experts[2, "mul1"], experts[4, "mcg"], experts[3, "mul1"], ("dense fp8", ("--dense", "fp8")),
+            ("dense exl3:4", ("--dense", "exl3:4")), experts[6, "mul1"], experts[2, "mcg"], experts[3, "mcg"],
+            experts[6, "mcg"], ("dense exl3:6", ("--dense", "exl3:6")), both[3], chosen[3], both[4], chosen[4],
+            ("everything exl3:4, the head too", ("--experts", "exl3:4", "--dense", "exl3:4", "--head", "exl3:4"))]
 
 
 # Pairs of which the first is hoped to have the lower KLD.

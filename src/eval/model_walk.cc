@@ -182,7 +182,7 @@ void ModelWalk::encode_inputs(WalkStore& store, const Weights& weights, InputKey
                               int64_t layer) {
   const Exl3Options& options = options_.exl3;
   const std::string inputs = fmt::format("{} inputs of layer {}", name_of(key), layer);
-  const uint64_t seed = seed_of(options.seed, inputs);
+  const uint64_t seed = input_seed(key, layer);
   const int64_t features = weights.front()->matrix.in_features;
   const auto make = [&] {
     if (moments.rows == 0) return quant::Exl3Hessian(inputs, features, seed);
@@ -217,6 +217,12 @@ void ModelWalk::encode_inputs(WalkStore& store, const Weights& weights, InputKey
   }
 }
 
+// Random signs of the inputs: in TR3 those that all experts of a layer share.
+uint64_t ModelWalk::input_seed(InputKey key, int64_t layer) const {
+  const bool is_shared = options_.exl3.layout == Exl3Layout::tr3 && key.site == InputSite::expert;
+  return seed_of(options_.exl3.seed, fmt::format("layer {} {} suh", layer, is_shared ? "gate and up" : name_of(key)));
+}
+
 void ModelWalk::replace(WalkStore& store, const Weights& weights) {
   for (const ConvertedWeight* weight : weights) {
     if (weight->component == Component::lm_head) continue;  // nothing comes after it
@@ -242,8 +248,9 @@ void ModelWalk::share_vectors(const Weights& weights, Part part) {
                           weight->matrix.in_features, counts.at(key).weight});
     }
     if (sharing.empty()) continue;
-    const uint64_t seed = seed_of(
-        options_.exl3.seed, fmt::format("layer {} {}", sharing.front()->layer, down ? "down svh" : "gate and up suh"));
+    const int64_t layer = sharing.front()->layer;
+    const uint64_t seed = down ? seed_of(options_.exl3.seed, fmt::format("layer {} down svh", layer))
+                               : input_seed({InputSite::expert}, layer);
     const std::vector<float> vector =
         down ? shared_output_vector(matrices, seed, threads_) : shared_input_vector(matrices, seed, threads_);
     for (const ConvertedWeight* weight : sharing)

@@ -62,6 +62,7 @@ class ModelWalk {
   void capture(Part part, Moments& layer, Moments& mtp);
   void encode_inputs(WalkStore& store, const Weights& weights, InputKey key, const quant::Exl3Moments& moments,
                      int64_t layer);
+  uint64_t input_seed(InputKey key, int64_t layer) const;
   void replace(WalkStore& store, const Weights& weights);
   void share_vectors(const Weights& weights, Part part);
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <random>
 
+#include "quant/exl3_finalise.h"
 #include "quant/hadamard.h"
 
 namespace tandem::eval {
@@ -43,21 +43,18 @@ std::vector<double> relative(std::vector<double> rms) {
   return rms;
 }
 
-// RMS of every input after the output scales and the transform over outputs, which is orthogonal: it changes the RMS of
-// a row only through what the scales did, but is applied as the encoder applies it.
+// RMS of every input over the padded outputs, once the output scales are taken off. The signs and the transform over
+// outputs, which are taken off, too, are orthogonal and do not change it.
 std::vector<double> input_rms(const SharingMatrix& matrix) {
   const std::vector<float> values = matrix.values();
   const std::vector<double> scales = relative(output_rms(values, matrix.out, matrix.in));
-  const int64_t blocks = padded(matrix.out) / quant::hadamard_block;
-  std::vector<double> column(static_cast<size_t>(blocks * quant::hadamard_block)), rms;
-  for (int64_t i = 0; i < matrix.in; ++i) {
-    std::fill(column.begin(), column.end(), 0.0);
-    for (int64_t o = 0; o < matrix.out; ++o)
-      column[static_cast<size_t>(o)] = values[static_cast<size_t>(o * matrix.in + i)] / scales[static_cast<size_t>(o)];
-    quant::hadamard128(column.data(), blocks);
-    const double sum = std::inner_product(column.begin(), column.end(), column.begin(), 0.0);
-    rms.push_back(std::max(std::sqrt(sum / static_cast<double>(column.size())), least));
-  }
+  std::vector<double> rms(static_cast<size_t>(matrix.in));
+  for (int64_t o = 0; o < matrix.out; ++o)
+    for (int64_t i = 0; i < matrix.in; ++i) {
+      const double v = values[static_cast<size_t>(o * matrix.in + i)] / scales[static_cast<size_t>(o)];
+      rms[static_cast<size_t>(i)] += v * v;
+    }
+  for (double& value : rms) value = std::max(std::sqrt(value / static_cast<double>(padded(matrix.out))), least);
   return rms;
 }
 
@@ -82,12 +79,10 @@ std::vector<double> geometric_mean(const std::vector<SharingMatrix>& matrices, d
   return mean;
 }
 
-std::vector<float> with_signs(std::vector<double> values, double factor, uint64_t seed) {
-  std::mt19937_64 random(seed);
+std::vector<float> with_signs(std::vector<double> values, double factor, uint64_t seed, quant::Exl3Side side) {
   values.resize(static_cast<size_t>(padded(std::ssize(values))), mean_of(values));
-  std::vector<float> result;
-  for (const double value : values)
-    result.push_back(static_cast<float>((random() & 1) != 0 ? value * factor : -value * factor));
+  std::vector<float> result = quant::exl3_signs(seed, side, std::ssize(values));
+  for (size_t i = 0; i < values.size(); ++i) result[i] *= static_cast<float>(values[i] * factor);
   return result;
 }
 
@@ -95,7 +90,8 @@ std::vector<float> with_signs(std::vector<double> values, double factor, uint64_
 
 std::vector<float> shared_input_vector(const std::vector<SharingMatrix>& matrices, uint64_t sign_seed,
                                        device::Threads& threads) {
-  return with_signs(geometric_mean(matrices, threads, input_rms), -1 / codebook_scale, sign_seed);
+  return with_signs(geometric_mean(matrices, threads, input_rms), -1 / codebook_scale, sign_seed,
+                    quant::Exl3Side::input);
 }
 
 std::vector<float> shared_output_vector(const std::vector<SharingMatrix>& matrices, uint64_t sign_seed,
@@ -104,7 +100,7 @@ std::vector<float> shared_output_vector(const std::vector<SharingMatrix>& matric
     return relative(output_rms(matrix.values(), matrix.out, matrix.in));
   });
   const double scale = 1 / mean_of(mean);
-  return with_signs(std::move(mean), scale, sign_seed);
+  return with_signs(std::move(mean), scale, sign_seed, quant::Exl3Side::output);
 }
 
 }  // namespace tandem::eval

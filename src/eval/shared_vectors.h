@@ -17,10 +17,10 @@ struct SharingMatrix {
   double mass = 0;  // how much it counts: the sum of the squared router weights of its tokens
 };
 
-// suh of gate and up: random signs times the mass-weighted geometric mean, over all matrices, of the RMS of every input
-// once the private output side (scales, transform) is taken off, divided by −1.24371088 (3.2, without its blocks of
-// scales). Padded to a multiple of 128 with the profile's mean. Where no matrix has mass all count the same. The same
-// for any number of threads.
+// suh of gate and up: the signs of a Hessian with this seed times the mass-weighted geometric mean, over all matrices,
+// of the RMS of every input once the private output side (scales, transform) is taken off, divided by −1.24371088 (3.2,
+// without its blocks of scales). Padded to a multiple of 128 with the profile's mean. Where no matrix has mass all
+// count the same. The same for any number of threads.
 std::vector<float> shared_input_vector(const std::vector<SharingMatrix>& matrices, uint64_t sign_seed,
                                        device::Threads& threads);
 // svh of down: random signs times the same mean of the RMS of every output relative to its matrix's mean, with mean 1.
