@@ -70,6 +70,7 @@ QuantizeOptions settings_of(const std::filesystem::path& folder, const Manifest&
   settings.threads = options.threads;
   settings.exl3.calibration = options.exl3.calibration;
   settings.exl3.calibration_files = options.exl3.calibration_files;
+  settings.exl3.encode = options.exl3.encode;
   return settings;
 }
 

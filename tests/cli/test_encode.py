@@ -180,13 +180,14 @@ class Encode(TandemTest):
 
     def test_a_full_disk_leaves_a_run_that_goes_on(self):
         model, calibration, out = self.small_model(), self.path(TEXT), self.path("out")
-        words = ("quantize", model, out, "--experts", "exl3:2", *QUICK, "--calibration", calibration)
-        # No file may grow beyond 100 kB: the first shard fails, as on a disk that is full.
-        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # noqa: E731
+        words = ("quantize", model, out, "--experts", "exl3:2", *QUICK, "--calibration", calibration,
+                 "--calibration-tokens", "300")
+        # A file may be as large as the streams of the calibration text, but not as a shard: as on a disk that fills up.
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3_500_000, 3_500_000))  # noqa: E731
         failed = tandem(*words, preexec_fn=limit, restore_signals=False)
-        self.assertEqual(failed.status, 5, failed.err)
+        self.assert_fails(failed, 5, "model.safetensors")
         self.assertFalse(os.path.exists(out))
-        self.assertTrue(os.path.exists(out + ".tmp"))
+        self.assertEqual(len(os.listdir(os.path.join(out + ".tmp", "finished"))), 9)
         done = tandem(*words)
         self.assertEqual((done.status, done.err), (0, ""))
         self.assertEqual(tandem("verify", out).status, 0)
