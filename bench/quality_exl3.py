@@ -41,6 +41,7 @@ ORDERINGS = [("experts exl3:3, mul1", "experts exl3:2, mul1"), ("experts exl3:4,
 def add_arguments(parser):
     parser.add_argument("--work", help="where rows about EXL3 are kept; default: a folder that is removed")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no further row about EXL3 after so many minutes")
+    parser.add_argument("--rows", default="", help="measure only rows about EXL3 whose name begins so; others are taken from --work")
     parser.add_argument("--scale-search", default="full", choices=["full", "small", "none"], help="of EXL3")
     parser.add_argument("--calibration-tokens", type=int, default=0, help="of EXL3; 0: all of nano's calibration text")
 
@@ -85,7 +86,7 @@ def measured(runner, options):
                 sys.exit(f"{path}: made with {row['settings']}, not {settings(options)}")
             rows[name] = row
             continue
-        if time.monotonic() > end:
+        if time.monotonic() > end or not name.startswith(options.rows):
             continue
         out = os.path.join(work, f"model-{number:02}")
         rows[name] = measure(runner, options, flags, out)

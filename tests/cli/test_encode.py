@@ -179,9 +179,10 @@ class Encode(TandemTest):
         self.assert_fails(tandem(*words[1:]), 2, "calibration " + TEXT, "another")
 
     def test_a_full_disk_leaves_a_run_that_goes_on(self):
-        model, calibration, out = self.small_model(), self.path(TEXT), self.path("out")
-        words = ("quantize", model, out, "--experts", "exl3:2", *QUICK, "--calibration", calibration,
-                 "--calibration-tokens", "300")
+        model, out = self.small_model(), self.path("out")
+        with open(self.path(TEXT), encoding="utf-8") as file:
+            calibration = self.write("short.txt", json.loads(file.readline())["text"][:1500])
+        words = ("quantize", model, out, "--experts", "exl3:2", *QUICK, "--calibration", calibration)
         # A file may be as large as the streams of the calibration text, but not as a shard: as on a disk that fills up.
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3_500_000, 3_500_000))  # noqa: E731
         failed = tandem(*words, preexec_fn=limit, restore_signals=False)
