@@ -139,6 +139,10 @@ def section(runner, options):
         lines.append(f"| {name} | {bits} | {row['bytes']:,}; {row['bytes_per_token']:,} | {error} | {row['kld']['mean']:.2e} ± "
                      f"{row['kld']['mean_error']:.0e} | {100 * row['top1']:.2f} | {row['perplexity']:.4f} | "
                      f"{row['skills'][0]} of {row['skills'][1]} |")
+    left = sum(name not in rows for name, _ in variants())
+    if left:
+        lines += ["", f"{left} of {len(variants())} rows were not measured: the run was ended before (`--minutes`). The same command "
+                  "with the same `--work` goes on."]
     lines += ["", "What one would hope for:", "", *orderings(rows)]
     for name, row in rows.items():
         widths = [note for note in row["notes"] if note.endswith(" bits")]

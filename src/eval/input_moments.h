@@ -2,10 +2,10 @@
 // decoder layer read (spec/quantization.md 2.2, 3.3).
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/threads.h"
@@ -32,7 +32,8 @@ struct InputKey {
   InputSite site = InputSite::attention;
   int64_t expert = 0;  // of expert and expert_down
 
-  auto operator<=>(const InputKey&) const = default;
+  bool operator==(const InputKey&) const = default;
+  bool operator<(const InputKey& other) const { return std::pair(site, expert) < std::pair(other.site, other.expert); }
 };
 std::string name_of(const InputKey& key);  // "attention", "expert 3 down"
 
