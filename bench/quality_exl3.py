@@ -121,7 +121,7 @@ def section(runner, options):
         return lines + ["Nothing was measured."]
     first = next(iter(rows.values()))
     text = first["text"]
-    calibration = f"the first {options.calibration_tokens:,} tokens" if options.calibration_tokens else "all"
+    calibration = f"the first texts with {options.calibration_tokens:,} tokens" if options.calibration_tokens else "all"
     lines += [f"`tandem quantize` with calibration on {calibration} of `models/nano/calibration_text.jsonl`, none of it evaluated "
               f"here, and", f"`--scale-search {options.scale_search}`; made by `bench/quality.py --only exl3`. Teacher, skills "
               f"and units as above; text: {text['texts']} texts,", f"{text['positions']:,} positions, on which the teacher's "

@@ -199,7 +199,7 @@ void note_fallbacks(QuantizeReport& report) {
 fs::path write_folder(const RunFolder& run, const QuantizeOptions& options, const ConversionPlan& plan,
                       const Shards& shards, const FinishedTensors& finished, const QuantizeReport& report,
                       const EncodingOrigin& origin, device::Threads& threads) {
-  const fs::path folder = run.path() / "model";
+  fs::path folder = run.path() / "model";
   std::error_code error;
   fs::remove_all(folder, error);
   if (!fs::create_directory(folder, error)) fail_to_write(folder, error, "a folder to write");
