@@ -1,8 +1,10 @@
 """Measures what each cache and weight format costs on the bundled model, and writes docs/quality.md.
 
     python3 bench/quality.py build/release/tandem [--runs 2] [--jobs 1] [--out docs/quality.md]
+    python3 bench/quality.py build/release/tandem --only exl3 --work DIR [--texts 40] [--scale-search full]
 
-The teacher is models/nano in BF16 with an f32 cache. Every figure of the page is measured by this run.
+The teacher is models/nano in BF16 with an f32 cache. Every figure of the page is measured by this run; --only exl3
+measures and replaces the part about EXL3 alone (quality_exl3.py).
 """
 import argparse
 import array
@@ -15,6 +17,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+
+import quality_exl3
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NANO = os.path.join(SOURCE, "models", "nano")
@@ -137,8 +141,8 @@ def runs_line(runner):
     return f"Every row was measured in {runner.runs} cold runs; the largest standard deviation over them is {runner.deviation:.1e}."
 
 
-def page(runner, count):
-    total = texts(runner, count)
+def page(runner, options):
+    total = texts(runner, options.texts)
     teacher = runner.json("eval", "kld", "--teacher", NANO, "--text", runner.path("measured.jsonl"), "--capture",
                           runner.path("teacher.logits"))
     text, weights = teacher["text"], runner.json("inspect", NANO)["weights"]
@@ -176,7 +180,16 @@ def page(runner, count):
         "## Weights", "",
         "`tandem quantize`, rounded to nearest without calibration, with an f32 cache. "
         "[What experts and dense are](formats.md#writing-fp8-and-nvfp4).", "",
-        *formats, ""])
+        *formats, "", *quality_exl3.section(runner, options), ""])
+
+
+def replace_section(path, lines):
+    """The page with these lines in place of its part with the same heading, at the end if it has none."""
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    before, heading, rest = page.partition(lines[0] + "\n")
+    _, following, after = rest.partition("\n## ")
+    return before.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n" + following + after
 
 
 def main():
@@ -186,9 +199,16 @@ def main():
     parser.add_argument("--runs", type=int, default=2, help="cold runs of every row")
     parser.add_argument("--out", default=os.path.join(SOURCE, "docs", "quality.md"))
     parser.add_argument("--jobs", type=int, default=1, help="rows that are measured at a time, a core each")
+    parser.add_argument("--only", choices=["exl3"], help="the part that is measured; default: all")
+    quality_exl3.add_arguments(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tandem-quality-") as folder:
-        result = page(Runner(os.path.abspath(options.program), folder, options.runs, options.jobs), options.texts)
+        runner = Runner(os.path.abspath(options.program), folder, options.runs, options.jobs)
+        if options.only == "exl3":
+            texts(runner, options.texts)
+            result = replace_section(options.out, quality_exl3.section(runner, options))
+        else:
+            result = page(runner, options)
     with open(options.out, "w", encoding="utf-8") as file:
         file.write(result)
 

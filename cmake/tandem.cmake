@@ -1,6 +1,7 @@
 # Compiler settings and the two functions that every room uses.
 
-set(TANDEM_ROOMS base device quant ops model cache forward cluster media text chat draft engine eval api http cli)
+set(TANDEM_ROOMS base device quant ops model cache forward cluster media text chat draft engine
+  grammar eval api http cli)
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -87,4 +88,18 @@ function(tandem_test target)
   endif()
   include(GoogleTest)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+endfunction()
+
+# tandem_exl3_level_options(<folder>): the EXL3 encoder's trellis search is built for every level of its architecture,
+# exl3_viterbi.cc picks one at run time. For the targets of the calling folder.
+function(tandem_exl3_level_options folder)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set_source_files_properties(${folder}/exl3_viterbi_avx2.cc PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma")
+    set(avx512 -mavx512f -mfma -mprefer-vector-width=512)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # GCC's own AVX-512 headers read a deliberately undefined register (GCC bug 105593).
+      list(APPEND avx512 -Wno-maybe-uninitialized -Wno-uninitialized)
+    endif()
+    set_source_files_properties(${folder}/exl3_viterbi_avx512.cc PROPERTIES COMPILE_OPTIONS "${avx512}")
+  endif()
 endfunction()

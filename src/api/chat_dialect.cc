@@ -26,10 +26,12 @@ class ChatDialect : public ReplyDialect {
               {totals->tokenizer, request.tokens_as_ids},
               index},
         totals_(std::move(totals)),
+        reports_prompt_(request.prompt_logprobs >= 0),
         include_usage_(request.include_usage),
         continuous_usage_(request.continuous_usage_stats) {}
 
   void report(TokenReport report) override { reports_.push_back(report); }
+  void report_prompt(PromptReport report) override { totals_->prompt_reports.push_back(report); }
 
   void begin(Responder& responder, const Usage& usage) override {
     responder.send_event(first_chunk(head_, chunk_usage(usage)));
@@ -75,7 +77,7 @@ class ChatDialect : public ReplyDialect {
     const bool no_content = reply.content.empty() && (ending.ended_in_reasoning || !reply.calls.empty());
     const auto content = null_if(no_content, reply.content);
     return full_reply(head_, {content, null_if(reply.reasoning.empty(), reply.reasoning), std::move(reply.calls)},
-                      ending, totals_->usage, metrics, reports_);
+                      ending, totals_->usage, metrics, reports_, reports_prompt_ ? &totals_->prompt_reports : nullptr);
   }
 
   Reply refusal(const ApiError& error) const override { return error.reply(); }
@@ -91,7 +93,7 @@ class ChatDialect : public ReplyDialect {
   ReplyHead head_;
   std::shared_ptr<ChoiceTotals> totals_;
   std::vector<TokenReport> reports_;  // of tokens since the last chunk
-  bool include_usage_, continuous_usage_;
+  bool reports_prompt_, include_usage_, continuous_usage_;
   int64_t call_index_ = -1;
 };
 

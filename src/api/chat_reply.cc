@@ -192,7 +192,8 @@ std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
 }
 
 std::string full_reply(const ReplyHead& head, const ReplyMessage& reply, const Ending& ending, const Usage& usage,
-                       const Metrics& metrics, std::span<const TokenReport> reports) {
+                       const Metrics& metrics, std::span<const TokenReport> reports,
+                       const std::vector<PromptReport>* prompt) {
   Json message;
   message["role"] = "assistant";
   message["content"] = or_null(reply.content);
@@ -225,7 +226,7 @@ std::string full_reply(const ReplyHead& head, const ReplyMessage& reply, const E
   json["usage"] = openai_usage_json(usage);
   json["system_fingerprint"] = nullptr;
   json["service_tier"] = nullptr;
-  json["prompt_logprobs"] = nullptr;
+  json["prompt_logprobs"] = prompt ? prompt_logprobs_json(head.reports, *prompt) : Json(nullptr);
   json["metrics"] = metrics_json(metrics);
   return text_of(json);
 }

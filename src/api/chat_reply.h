@@ -80,9 +80,10 @@ struct ReplyMessage {
   std::vector<chat::ToolCall> calls;              // none: the key is left out
 };
 
-// The non-streaming reply.
+// The non-streaming reply. `prompt`: null unless prompt_logprobs were asked for.
 std::string full_reply(const ReplyHead& head, const ReplyMessage& message, const Ending& ending, const Usage& usage,
-                       const Metrics& metrics, std::span<const TokenReport> reports = {});
+                       const Metrics& metrics, std::span<const TokenReport> reports = {},
+                       const std::vector<PromptReport>* prompt = nullptr);
 
 // The parts that other dialects of OpenAI have in the same form.
 nlohmann::ordered_json openai_usage_json(const Usage& usage);

@@ -56,9 +56,28 @@ void refuse_unsupported_chat_fields(const JsonBody& body) {
     if (body.is_set(name)) throw not_supported(name, "this field");
   }
   if (body.boolean("add_special_tokens").value_or(false)) throw not_supported("add_special_tokens", "the value true");
+}
+
+// Every alias is checked, the first one given counts.
+void read_thinking_budget(const JsonBody& body, ChatRequest& request) {
   for (const auto name : thinking_budgets) {
-    if (body.integer(name, -1, any_integer).value_or(-1) != -1) throw not_supported(name, "a thinking budget");
+    const auto budget = body.integer(name, -1, any_integer);
+    if (budget && request.thinking_budget < 0) request.thinking_budget = *budget;
   }
+}
+
+// {"type":"function","function":{"name"}}, {"type":"function","name"} (Responses) or, as function_call, {"name"}.
+void read_named_tool(const JsonBody& body, std::string_view field, ChatRequest& request) {
+  const auto choice = body.object(field);  // neither a string nor an object: wrong type
+  const std::string type = choice->string("type").value_or("function");
+  if (type == "allowed_tools") throw not_supported(field, "type 'allowed_tools'");
+  if (type != "function") throw invalid_field(fmt::format("{}.type", field), "expected 'function'");
+  const auto function = choice->object("function");
+  const auto name = function ? function->string("name") : choice->string("name");
+  if (!name || name->empty())
+    throw invalid_field(fmt::format("{}.function.name", field), "missing; expected the name of a tool");
+  request.tool_required = true;
+  request.tool_named = *name;
 }
 
 void read_tool_choice(const JsonBody& body, ChatRequest& request) {
@@ -66,23 +85,20 @@ void read_tool_choice(const JsonBody& body, ChatRequest& request) {
   for (const auto name : {"tool_choice", "function_call"}) {
     if (!body.has(name)) continue;
     if (!body.is_string(name)) {
-      (void)body.object(name);  // neither a string nor an object: wrong type
-      throw not_supported(name, "a named tool");
+      read_named_tool(body, name, request);
+      continue;
     }
     const std::string choice = body.string(name).value_or("");
     request.tool_choice_none = request.tool_choice_none || choice == "none";
-    if (choice == "auto" || choice == "none") continue;
-    if (choice == "required" || choice == "any") throw not_supported(name, fmt::format("'{}'", choice));
+    request.tool_required = request.tool_required || choice == "required" || choice == "any";
+    if (choice == "auto" || choice == "none" || choice == "required" || choice == "any") continue;
     throw invalid_field(name, fmt::format("found '{}'; expected 'auto', 'none', 'required' or an object", choice));
   }
+  if (request.tool_choice_none && request.tool_required)
+    throw invalid_field("function_call", "contradicts tool_choice");
 }
 
-void check_formats(const JsonBody& body) {
-  if (const auto format = body.object("response_format")) {
-    const auto type = format->string("type");
-    if (!type) throw invalid_field("response_format.type", "missing; expected 'text'");
-    if (*type != "text") throw not_supported("response_format", fmt::format("type '{}'", *type));
-  }
+void check_modalities(const JsonBody& body) {
   for (const std::string& modality : body.strings("modalities", false).value_or(std::vector<std::string>{})) {
     if (modality != "text") throw not_supported("modalities", fmt::format("'{}'", modality));
   }
@@ -93,7 +109,8 @@ void read_reasoning_object(const JsonBody& body, ChatRequest& request) {
   const auto reasoning = body.object("reasoning");
   if (!reasoning) return;
   if (reasoning->boolean("exclude").value_or(false)) request.include_reasoning = false;
-  if (reasoning->has("max_tokens")) throw not_supported("reasoning.max_tokens", "a thinking budget");
+  const auto budget = reasoning->integer("max_tokens", -1, any_integer);
+  if (budget && request.thinking_budget < 0) request.thinking_budget = *budget;
 }
 
 void read_logprobs(const JsonBody& body, ChatRequest& request) {
@@ -109,13 +126,14 @@ ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
   ChatRequest request;
   read_generation_fields(body, model, 1, request);
   request.include_reasoning = body.boolean("include_reasoning").value_or(true);
+  read_thinking_budget(body, request);
   read_reasoning_object(body, request);
   read_tool_choice(body, request);
   read_logprobs(body, request);
   request.echo = body.boolean("echo").value_or(false);
   refuse_unsupported(body);
   refuse_unsupported_chat_fields(body);
-  check_formats(body);
+  check_modalities(body);
   log_unknown_fields(body, chat_fields);
   return request;
 }

@@ -2,8 +2,12 @@
 // read by chat::parse_conversation.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "api/generation_fields.h"
 #include "api/json_body.h"
+#include "api/output_format.h"
 #include "api/served_model.h"
 
 namespace tandem::api {
@@ -11,6 +15,10 @@ namespace tandem::api {
 struct ChatRequest : GenerationFields {
   bool include_reasoning = true;
   bool tool_choice_none = false;    // tools are shown to the model, its reply has no calls
+  bool tool_required = false;       // the reply has at least one call
+  std::string tool_named;           // the tool that it has to call; empty: any. Sets tool_required
+  OutputFormat format;              // of the content
+  int64_t thinking_budget = -1;     // tokens of reasoning; −1: any number
   bool parallel_tool_calls = true;  // false: the reply ends with its first call
   bool echo = false;                // the reply begins with the content of the last message if that is an assistant's
 };

@@ -155,7 +155,6 @@ TEST(ChatRequest, WrongTypesNameTheField) {
   expect_refused(R"("n":"1")", "n");
   expect_refused(R"("logprobs":5)", "logprobs");
   expect_refused(R"("tool_choice":5)", "tool_choice");
-  expect_refused(R"("response_format":"text")", "response_format");
   expect_refused(R"("ignore_eos":0)", "ignore_eos");
 }
 
@@ -179,7 +178,6 @@ TEST(ChatRequest, Ranges) {
   expect_refused(R"("tool_choice":"sometimes")", "tool_choice");
   expect_refused(R"("presence_penalty":2.5)", "presence_penalty");
   expect_refused(R"("repetition_penalty":0)", "repetition_penalty");
-  expect_refused(R"("response_format":{})", "response_format.type");
 }
 
 TEST(ChatRequest, PenaltiesBiasesAndLists) {
@@ -250,37 +248,61 @@ TEST(ChatRequest, WhatIsKeptOrRepeatedIsBounded) {
 TEST(ChatRequest, RefusesWhatWouldChangeTheReply) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"best_of", "2"},
-      {"tool_choice", R"("required")"},
-      {"tool_choice", R"("any")"},
-      {"tool_choice", R"({"type":"function","function":{"name":"f"}})"},
-      {"function_call", R"({"name":"f"})"},
       {"functions", R"([{"name":"f"}])"},
-      {"response_format", R"({"type":"json_object"})"},
-      {"response_format", R"({"type":"json_schema","json_schema":{}})"},
-      {"structured_outputs", R"({"regex":"a"})"},
-      {"guided_json", "{\"type\":\"object\"}"},
-      {"guided_regex", R"("a")"},
-      {"guided_choice", R"(["a"])"},
-      {"guided_grammar", R"("root ::= a")"},
-      {"grammar", R"("root ::= a")"},
-      {"json_schema", R"({"type":"object"})"},
-      {"regex", R"("a")"},
-      {"ebnf", R"("a")"},
-      {"prompt_logprobs", "0"},
       {"use_beam_search", "true"},
       {"truncate_prompt_tokens", "5"},
-      {"thinking_token_budget", "100"},
-      {"thinking_budget", "0"},
       {"chat_template", R"("{{ x }}")"},
       {"skip_special_tokens", "false"},
       {"return_token_ids", "true"},
-      {"repetition_detection", R"({"min_count":2})"},
       {"modalities", R"(["text","audio"])"},
       {"mirostat", "2"},
       {"typical_p", "0.9"},
   };
   for (const auto& [name, value] : cases) expect_not_supported(fmt::format(R"("{}":{})", name, value), name);
-  expect_not_supported(R"("reasoning":{"max_tokens":5})", "reasoning.max_tokens");
+}
+
+TEST(ChatRequest, ToolChoices) {
+  for (const auto* choice : {R"("tool_choice":"required")", R"("tool_choice":"any")"}) {
+    EXPECT_TRUE(parse(choice).tool_required);
+    EXPECT_EQ(parse(choice).tool_named, "");
+  }
+  for (const auto* choice : {R"("tool_choice":{"type":"function","function":{"name":"f"}})",
+                             R"("tool_choice":{"type":"function","name":"f"})", R"("function_call":{"name":"f"})"}) {
+    EXPECT_TRUE(parse(choice).tool_required) << choice;
+    EXPECT_EQ(parse(choice).tool_named, "f") << choice;
+  }
+  EXPECT_FALSE(parse(R"("tool_choice":"auto")").tool_required);
+  expect_refused(R"("tool_choice":{"type":"function"})", "tool_choice.function.name");
+  expect_refused(R"("tool_choice":{"type":"tool","name":"f"})", "tool_choice.type");
+  expect_not_supported(R"("tool_choice":{"type":"allowed_tools"})", "tool_choice");
+  expect_refused(R"("tool_choice":"required","function_call":"none")", "function_call");
+}
+
+TEST(ChatRequest, ThinkingBudgets) {
+  EXPECT_EQ(parse("").thinking_budget, -1);
+  for (const auto* name : {"thinking_token_budget", "thinking_budget", "reasoning_budget", "thinking_budget_tokens"}) {
+    EXPECT_EQ(parse(fmt::format(R"("{}":100)", name)).thinking_budget, 100) << name;
+    EXPECT_EQ(parse(fmt::format(R"("{}":-1)", name)).thinking_budget, -1) << name;
+    expect_refused(fmt::format(R"("{}":-2)", name), name);
+    expect_refused(fmt::format(R"("{}":true)", name), name);
+  }
+  EXPECT_EQ(parse(R"("reasoning":{"max_tokens":5})").thinking_budget, 5);
+  EXPECT_EQ(parse(R"("thinking_budget":0,"reasoning":{"max_tokens":5})").thinking_budget, 0);
+}
+
+TEST(ChatRequest, RepetitionDetection) {
+  EXPECT_FALSE(parse("").repetition.is_on());
+  EXPECT_FALSE(parse(R"("repetition_detection":{"min_count":2})").repetition.is_on());
+  const auto limit =
+      parse(R"("repetition_detection":{"max_pattern_size":20,"min_pattern_size":3,"min_count":4})").repetition;
+  EXPECT_TRUE(limit.is_on());
+  EXPECT_EQ(limit.max_size, 20);
+  EXPECT_EQ(limit.min_size, 3);
+  EXPECT_EQ(limit.min_count, 4);
+  expect_refused(R"("repetition_detection":{"max_pattern_size":2,"min_pattern_size":3})",
+                 "repetition_detection.min_pattern_size");
+  expect_refused(R"("repetition_detection":{"max_pattern_size":2,"min_count":1})", "repetition_detection.min_count");
+  expect_refused(R"("repetition_detection":{"max_pattern_size":2000})", "repetition_detection.max_pattern_size");
 }
 
 TEST(ChatRequest, NeutralValuesOfRefusedFieldsPass) {

@@ -23,7 +23,10 @@ ChatSession::ChatSession(const ServedModel& model, Executor& executor, PreparedC
       text_(prepared.is_raw
                 ? ReplyText::raw(*model.tokenizer, request_)
                 : ReplyText(*model.tokenizer, prepared.reasoning_open, request_, std::move(prepared.tools))),
-      seed_(engine_request_.sampling.seed) {
+      seed_(engine_request_.sampling.seed),
+      reasoning_hold_(prepared.reasoning_hold),
+      kept_replies_(std::move(prepared.reply_ids)),
+      prompt_key_(prepared.prompt_key) {
   if (!prepared.echo.empty()) pieces_.push_back({ReplyPiece::Kind::content, std::move(prepared.echo)});
 }
 
@@ -52,6 +55,7 @@ void ChatSession::on_event(const engine::Event& event, Clock::time_point time,
       trace_.admitted(time, event.cached_tokens, event.miss);
       if (request_.stream) dialect_->begin(*responder_, usage());
       return;
+    case engine::Event::Kind::prompt_token: return dialect_->report_prompt({event.token, *logprobs});
     case engine::Event::Kind::token: pending_.push_back({event.token, time, std::move(logprobs)}); return pump();
     case engine::Event::Kind::finished: return on_finished(event, time);
   }
@@ -68,6 +72,7 @@ void ChatSession::on_finished(const engine::Event& event, Clock::time_point time
     // Only the engine itself can cancel here: our own cancels come after end().
     case engine::FinishReason::cancelled: return abort(unavailable("The server is stopping."), Outcome::abort);
     case engine::FinishReason::stop:
+    case engine::FinishReason::repetition:
     case engine::FinishReason::length: break;
   }
   if (event.stop_token >= 0) {
@@ -96,6 +101,7 @@ void ChatSession::pump() {
     const TimedToken token = pending_.front();
     pending_.pop_front();
     trace_.token(token.time);
+    if (kept_replies_ && token.id >= 0) ids_.push_back(token.id);
     if (token.logprobs) dialect_->report({token.id, *token.logprobs});
     // The engine ends there by itself, unless its rule fell silent. Its last event has the figures of the drafts.
     if (token.id >= 0 && text_.push(token.id, pieces_)) model_.engine->cancel(number_);
@@ -110,7 +116,21 @@ void ChatSession::pump() {
 
 // The first text goes out at once, the last when the reply ends.
 bool ChatSession::is_chunk_due() const {
+  if (may_be_the_answer()) return false;
   return tokens_sent_ == 0 || text_.tokens() - tokens_sent_ >= request_.stream_interval;
+}
+
+// C.8 b: should the model stop now, what looks like reasoning is the answer. While it is short it can wait, so that it
+// need not be sent twice.
+bool ChatSession::may_be_the_answer() const {
+  return tokens_sent_ == 0 && text_.tokens() < reasoning_hold_ && !pieces_.empty() &&
+         std::all_of(pieces_.begin(), pieces_.end(),
+                     [](const ReplyPiece& piece) { return piece.kind == ReplyPiece::Kind::reasoning; });
+}
+
+// A reply that a stop string has cut is not what its ids say.
+void ChatSession::keep_ids() {
+  if (kept_replies_ && !text_.matched_stop()) kept_replies_->put(prompt_key_, std::move(ids_));
 }
 
 // Of a reply whose tokens have all been read.
@@ -121,7 +141,7 @@ Ending ChatSession::ending() {
   if (text_.complete() || stopped) {
     ending.finish_reason = text_.calls() > 0 ? "tool_calls" : "stop";
   } else {
-    ending.finish_reason = "length";
+    ending.finish_reason = finished_->reason == engine::FinishReason::repetition ? "repetition" : "length";
   }
   if (text_.matched_stop()) {
     ending.stop_reason = *text_.matched_stop();
@@ -140,7 +160,11 @@ void ChatSession::send_pieces() {
 }
 
 void ChatSession::complete() {
+  keep_ids();
   if (request_.stream) {
+    if (tokens_sent_ == 0 && ending_.reasoning_closed_by_eos) {
+      std::erase_if(pieces_, [](const ReplyPiece& piece) { return piece.kind == ReplyPiece::Kind::reasoning; });
+    }
     send_pieces();
     dialect_->end(*responder_, ending_, usage(), metrics());
   } else {
@@ -151,7 +175,10 @@ void ChatSession::complete() {
   end(outcome());
 }
 
-Outcome ChatSession::outcome() const { return ending_.finish_reason == "length" ? Outcome::length : Outcome::stop; }
+Outcome ChatSession::outcome() const {
+  if (ending_.finish_reason == "length") return Outcome::length;
+  return ending_.finish_reason == "repetition" ? Outcome::repetition : Outcome::stop;
+}
 
 void ChatSession::abort(const ApiError& error, Outcome outcome) {
   if (done_) return;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/chat_prompt.h"
@@ -34,6 +35,7 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   void start();
   // Ends the reply with an error: a stream error event, or an error reply.
   void abort(const ApiError& error, Outcome outcome);
+  bool answers_to(std::string_view id, int64_t client) const { return dialect_->answers_to(id, client); }
   // The engine may still compute for this request.
   bool in_engine() const { return !done_ && !finished_; }
 
@@ -52,6 +54,8 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   Outcome outcome() const;
   void end(Outcome outcome);
   bool is_chunk_due() const;
+  bool may_be_the_answer() const;
+  void keep_ids();
   void send_pieces();
   Ending ending();
   Usage usage() const;
@@ -68,6 +72,10 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   std::shared_ptr<ReplyDialect> dialect_;
   ReplyText text_;
   uint64_t seed_ = 0;
+  int64_t reasoning_hold_;
+  std::shared_ptr<ReplyIds> kept_replies_;  // null: this one is not kept
+  PromptKey prompt_key_;
+  std::vector<int32_t> ids_;  // of the reply, if it is kept
 
   uint64_t number_ = 0;                   // of the engine's request
   std::deque<TimedToken> pending_;        // sampled, not yet turned into text

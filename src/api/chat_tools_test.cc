@@ -162,15 +162,29 @@ TEST_F(ChatToolsTest, ACallThatIsCutOffIsNotDelivered) {
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
 }
 
-TEST_F(ChatToolsTest, ForcedCallsAreRefusedByName) {
+TEST_F(ChatToolsTest, ForcedCallsNeedTheTool) {
   Setup setup;
-  for (const auto* choice : {R"("required")", R"({"type":"function","function":{"name":"noop"}})"}) {
-    const auto responder = setup.chat(fmt::format(R"({},"tool_choice":{})", kTools, choice));
+  const auto refused = [&](const std::string& fields, const std::string& param) {
+    const auto responder = setup.chat(fields);
     ASSERT_EQ(responder->replies.size(), 1u);
     EXPECT_EQ(responder->replies[0].status, 400);
-    const Json error = Json::parse(responder->replies[0].body)["error"];
-    EXPECT_EQ(error["param"], "tool_choice");
-    EXPECT_EQ(error["code"], "unsupported_parameter");
+    EXPECT_EQ(Json::parse(responder->replies[0].body)["error"]["param"], param) << responder->replies[0].body;
+  };
+  refused(R"("tool_choice":"required")", "tool_choice");
+  refused(std::string(kTools) + R"(,"tool_choice":{"type":"function","function":{"name":"nobody"}})", "tool_choice");
+  refused(std::string(kTools) + R"(,"tool_choice":"required","response_format":{"type":"json_object"})", "tool_choice");
+}
+
+// Without an engine of grammars a constraint is an error, not ignored.
+TEST_F(ChatToolsTest, WithoutGrammarsAConstraintIsAnError) {
+  Setup setup;
+  setup.served.grammars = nullptr;
+  for (const auto& fields : {std::string(kTools) + R"(,"tool_choice":"required")",
+                             std::string(R"("response_format":{"type":"json_object"})")}) {
+    const auto responder = setup.chat(fields);
+    ASSERT_EQ(responder->replies.size(), 1u);
+    EXPECT_EQ(responder->replies[0].status, 501);
+    EXPECT_EQ(Json::parse(responder->replies[0].body)["error"]["code"], "structured_output_unavailable");
   }
 }
 

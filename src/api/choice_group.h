@@ -24,7 +24,8 @@ struct ChoiceTotals {
   std::string id;  // 32 hexadecimal digits
   int64_t created = 0;
   int64_t open, per_prompt;
-  Usage usage;  // of the choices that have ended
+  Usage usage;                               // of the choices that have ended
+  std::vector<PromptReport> prompt_reports;  // if prompt_logprobs were asked for
 };
 
 // One responder for each of `choices` sessions. A stream is opened once, and closing it (the dialect of the last choice

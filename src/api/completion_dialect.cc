@@ -19,7 +19,7 @@ std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::e
 class CompletionDialect : public ReplyDialect {
  public:
   CompletionDialect(const ChatRequest& request, std::shared_ptr<ChoiceTotals> totals, int64_t index,
-                    std::string_view echo)
+                    std::optional<EchoedPrompt> echo)
       : totals_(std::move(totals)),
         model_(request.model),
         format_{totals_->tokenizer, request.tokens_as_ids},
@@ -27,9 +27,27 @@ class CompletionDialect : public ReplyDialect {
         include_usage_(request.include_usage),
         continuous_usage_(request.continuous_usage_stats),
         shows_prompt_only_(request.max_tokens == 0),
-        echo_(echo) {}
+        logprobs_(request.logprobs),
+        prompt_logprobs_(request.prompt_logprobs),
+        echo_(std::move(echo)) {
+    if (echo_ && logprobs_ >= 0) reports_.push_back({echo_->first_id, {}, false, echo_->hidden_tokens == 0});
+  }
 
-  void report(TokenReport report) override { reports_.push_back(report); }
+  void report(TokenReport report) override {
+    if (!shows_prompt_only_) reports_.push_back(report);
+  }
+
+  void report_prompt(PromptReport report) override {
+    const auto cut = [](engine::TokenLogprobs logprobs, int32_t most) {
+      logprobs.size = std::min(logprobs.size, most);
+      return logprobs;
+    };
+    ++prompt_tokens_;
+    if (echo_ && logprobs_ >= 0) {
+      reports_.push_back({report.id, cut(report.logprobs, logprobs_), true, prompt_tokens_ > echo_->hidden_tokens});
+    }
+    if (prompt_logprobs_ >= 0) prompt_.push_back({report.id, cut(report.logprobs, prompt_logprobs_)});
+  }
 
   void begin(Responder& /*responder*/, const Usage& /*usage*/) override {}  // the first chunk has text
 
@@ -71,6 +89,7 @@ class CompletionDialect : public ReplyDialect {
     for (const ReplyPiece& piece : pieces) text += piece.text;
     Json json = head();
     json["choices"].push_back(ended(choice(shown(text)), ending));
+    if (prompt_logprobs_ >= 0) json["choices"][0]["prompt_logprobs"] = prompt_logprobs_json(format_, prompt_);
     json["usage"] = openai_usage_json(totals_->usage);
     json["system_fingerprint"] = nullptr;
     json["metrics"] = metrics_json(metrics);
@@ -119,7 +138,7 @@ class CompletionDialect : public ReplyDialect {
   // The text comes in order and begins with the echo.
   std::string shown(std::string_view text) {
     if (!shows_prompt_only_) return std::string(text);
-    const size_t length = std::min(text.size(), echo_.size() - shown_);
+    const size_t length = std::min(text.size(), echo_->text.size() - shown_);
     shown_ += length;
     return std::string(text.substr(0, length));
   }
@@ -134,7 +153,10 @@ class CompletionDialect : public ReplyDialect {
   ReportFormat format_;
   int64_t index_;
   bool include_usage_, continuous_usage_, shows_prompt_only_;
-  std::string echo_;
+  int32_t logprobs_, prompt_logprobs_;
+  std::optional<EchoedPrompt> echo_;
+  int64_t prompt_tokens_ = 1;  // reported, the first one included
+  std::vector<PromptReport> prompt_;
   size_t shown_ = 0;  // bytes of the echo that have been shown
   int64_t offset_ = 0;
   std::vector<TokenReport> reports_;
@@ -143,8 +165,8 @@ class CompletionDialect : public ReplyDialect {
 }  // namespace
 
 std::shared_ptr<ReplyDialect> make_completion_dialect(const ChatRequest& request, std::shared_ptr<ChoiceTotals> totals,
-                                                      int64_t index, std::string_view echo) {
-  return std::make_shared<CompletionDialect>(request, std::move(totals), index, echo);
+                                                      int64_t index, std::optional<EchoedPrompt> echo) {
+  return std::make_shared<CompletionDialect>(request, std::move(totals), index, std::move(echo));
 }
 
 }  // namespace tandem::api

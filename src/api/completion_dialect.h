@@ -2,7 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
+#include <optional>
+#include <string>
 
 #include "api/chat_request.h"
 #include "api/choice_group.h"
@@ -10,10 +11,17 @@
 
 namespace tandem::api {
 
-// Choice number `index`; `totals` is what all choices of the reply share. `echo`: the text that the choice begins with
-// (never together with logprobs). With max_tokens 0 (which echo allows) the one token that the engine has
-// to sample is not shown.
+// The prompt that the reply begins with.
+struct EchoedPrompt {
+  std::string text;
+  int32_t first_id = 0;       // of all its tokens
+  int64_t hidden_tokens = 0;  // at its front, which the text does not show
+};
+
+// Choice number `index`; `totals` is what all choices of the reply share. `echo`: what the choice begins with,
+// if it was asked for; together with logprobs those of the prompt come first. With max_tokens 0 (which echo allows) the
+// one token that the engine has to sample is not shown.
 std::shared_ptr<ReplyDialect> make_completion_dialect(const ChatRequest& request, std::shared_ptr<ChoiceTotals> totals,
-                                                      int64_t index, std::string_view echo);
+                                                      int64_t index, std::optional<EchoedPrompt> echo);
 
 }  // namespace tandem::api

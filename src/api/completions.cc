@@ -3,7 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,8 @@
 #include "api/errors.h"
 #include "api/field_rules.h"
 #include "api/json_body.h"
+#include "api/output_format.h"
+#include "api/output_rules.h"
 #include "api/raw_prompt.h"
 
 namespace tandem::api {
@@ -21,9 +25,12 @@ constexpr int64_t default_max_tokens = 16;  // OpenAI's
 constexpr std::array completion_fields =
     std::to_array<std::string_view>({"prompt", "suffix", "max_completion_tokens", "use_beam_search"});
 
+constexpr int64_t special_beginning = 2;  // [gMASK]<sop>
+
 struct RawPrompt {
   std::vector<int32_t> ids;
-  std::string text;  // as the client gave it; of ids their text
+  std::string text;           // as the client gave it; of ids their text
+  int64_t hidden_tokens = 0;  // at the front of ids, not in the text
 };
 
 ChatRequest parse_completion_request(const JsonBody& body, const ServedModel& model) {
@@ -34,11 +41,7 @@ ChatRequest parse_completion_request(const JsonBody& body, const ServedModel& mo
   if (const auto logprobs = body.integer("logprobs", 0, engine::most_logprobs)) {
     request.logprobs = static_cast<int32_t>(*logprobs);
   }
-  if (request.echo && request.logprobs >= 0) throw not_supported("logprobs", "together with echo, of the prompt,");
   if (!body.string("suffix").value_or("").empty()) throw not_supported("suffix", "text after the reply");
-  if (const auto format = body.object("response_format"); format && format->string("type") != "text") {
-    throw not_supported("response_format", "a type other than 'text'");
-  }
   refuse_unsupported(body);
   log_unknown_fields(body, completion_fields);
   return request;
@@ -49,11 +52,15 @@ std::vector<RawPrompt> read_prompts(const JsonBody& body, const ServedModel& mod
   const text::Tokenizer& tokenizer = *model.tokenizer;
   const bool add_special = body.boolean("add_special_tokens").value_or(true);
   const auto of_text = [&](const std::string& text) {
-    return RawPrompt{encode_raw_prompt(tokenizer, text, add_special), text};
+    RawPrompt prompt{encode_raw_prompt(tokenizer, text, add_special), text};
+    const auto first = tokenizer.added_token("[gMASK]");
+    const bool was_added = first && !prompt.ids.empty() && prompt.ids[0] == *first && !text.starts_with("[gMASK]");
+    if (was_added) prompt.hidden_tokens = special_beginning;
+    return prompt;
   };
   const auto of_ids = [&](const std::vector<int64_t>& list) {
     const std::vector<int32_t> ids(list.begin(), list.end());
-    return RawPrompt{ids, tokenizer.decode(ids)};
+    return RawPrompt{ids, tokenizer.decode(ids), 0};
   };
   const int64_t last_id = model.vocab_size - 1;
   std::vector<RawPrompt> prompts;
@@ -84,6 +91,15 @@ PreparedChat prepare_completion(std::string_view body_text, const ServedModel& m
   const JsonBody body = JsonBody::parse(body_text);
   ChatRequest request = parse_completion_request(body, model);
   check_model_name(request, model, rules);
+  request.format = read_output_format(body, body_text);
+  const std::vector<int32_t> ends = ends_of_reply(request, model.defaults.eos_token_ids);
+  request.rules.form = make_output_form({.format = request.format,
+                                         .tools = {},
+                                         .calls = {},
+                                         .reasoning_open = false,
+                                         .ends = ends,
+                                         .ignore_unsupported = rules.ignore_unsupported_schema},
+                                        model);
   const std::vector<RawPrompt> prompts = read_prompts(body, model);
   const int64_t choices = std::ssize(prompts) * request.choices;
   if (choices > most_choices) {
@@ -97,6 +113,7 @@ PreparedChat prepare_completion(std::string_view body_text, const ServedModel& m
     engine::Request first;
     first.prompt_ids = prompt.ids;
     set_generation(request, model, rules, model.defaults.eos_token_ids, "prompt", first);
+    if (request.echo) first.prompt_logprobs = std::max(first.prompt_logprobs, request.logprobs);
     for (int64_t k = 0; k < request.choices; ++k) {
       PreparedChat& prepared = all.emplace_back();
       prepared.request = request;
@@ -104,7 +121,9 @@ PreparedChat prepare_completion(std::string_view body_text, const ServedModel& m
       prepared.engine_request.ends_after = raw_stop_rule(*model.tokenizer, request);
       prepared.is_raw = true;
       if (request.echo) prepared.echo = prompt.text;
-      prepared.dialect = make_completion_dialect(request, totals, std::ssize(all) - 1, prepared.echo);
+      std::optional<EchoedPrompt> echoed;
+      if (request.echo) echoed = EchoedPrompt{prompt.text, prompt.ids.front(), prompt.hidden_tokens};
+      prepared.dialect = make_completion_dialect(request, totals, std::ssize(all) - 1, std::move(echoed));
     }
   }
   PreparedChat result = std::move(all.front());

@@ -226,7 +226,6 @@ TEST_F(CompletionsTest, Refusals) {
       {{{"prompt", "a"}, {"best_of", 2}}, "best_of"},
       {{{"prompt", "a"}, {"logprobs", 21}}, "logprobs"},
       {{{"prompt", "a"}, {"logprobs", true}}, "logprobs"},
-      {{{"prompt", "a"}, {"logprobs", 1}, {"echo", true}}, "logprobs"},
       {{{"prompt", {"a", "b"}}, {"n", 65}}, "prompt"},
       {{{"prompt", std::string(9000, 'a')}}, "prompt"},
   };

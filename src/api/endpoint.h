@@ -2,6 +2,7 @@
 // implements the handlers and knows no sockets.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@ struct HttpRequest {
   std::string request_id;  // X-Request-Id of the client or one made by the server: printable, at most 256 bytes
   std::string body;
   std::shared_ptr<void> body_share;  // of the memory that all bodies together may take; lives as long as the body
+  int64_t client = 0;                // which of the server's keys let it in, counted from 1; 0: none was needed
 };
 
 struct Reply {

@@ -64,6 +64,12 @@ class FakeEngine : public engine::Engine {
     admitted.miss = miss;
     send(i, admitted);
   }
+  void prompt_token(int32_t id, const engine::TokenLogprobs& logprobs, size_t i = 0) {
+    engine::Event event = FakeEngine::event(engine::Event::Kind::prompt_token);
+    event.token = id;
+    event.logprobs = &logprobs;
+    send(i, event);
+  }
   // Ends the request when its rule says so, unless keeps_going.
   void token(int32_t id, size_t i = 0, const engine::TokenLogprobs* logprobs = nullptr) {
     const auto ends_after = request(i).ends_after;
@@ -175,6 +181,9 @@ struct FakeModel {
     served.defaults.eos_token_ids = {id("<|endoftext|>"), id("<|user|>"), id("<|observation|>")};
     served.vocab_size = 2048;
     served.max_model_len = 1000;
+    if (!grammar::is_available()) return;
+    grammars = std::make_unique<grammar::Compiler>(std::make_shared<const grammar::Vocabulary>(tokenizer, 2048));
+    served.grammars = grammars.get();
   }
   int32_t id(const char* marker) const { return *tokenizer.added_token(marker); }
   std::vector<int32_t> ids(const std::string& text) const {
@@ -182,6 +191,7 @@ struct FakeModel {
   }
 
   text::Tokenizer tokenizer;
+  std::unique_ptr<grammar::Compiler> grammars;
   FakeEngine engine;
   ServedModel served;
 };

@@ -19,18 +19,8 @@ namespace {
 
 // Fields that would change the reply and are refused unless they are null, false, zero or empty.
 constexpr std::array refused_unless_empty = std::to_array<std::string_view>({
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
     "guided_whitespace_pattern",
-    "grammar",
-    "json_schema",
-    "regex",
-    "ebnf",
     "audio",
-    "repetition_detection",
     "logprob_token_ids",
     "samplers",
     "mirostat",
@@ -40,8 +30,7 @@ constexpr std::array refused_unless_empty = std::to_array<std::string_view>({
 });
 
 // Fields that are refused whenever they are not null, because every value of them asks for something.
-constexpr std::array refused_unless_null =
-    std::to_array<std::string_view>({"prompt_logprobs", "truncate_prompt_tokens"});
+constexpr std::array refused_unless_null = std::to_array<std::string_view>({"truncate_prompt_tokens"});
 
 // Booleans that are refused when true.
 constexpr std::array refused_when_true = std::to_array<std::string_view>({
@@ -91,6 +80,16 @@ constexpr std::array known_fields = std::to_array<std::string_view>({
     "echo",
     "return_tokens_as_token_ids",
     "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "grammar",
+    "json_schema",
+    "regex",
+    "ebnf",
+    "repetition_detection",
     "skip_special_tokens",
     "add_special_tokens",
     "length_penalty",
@@ -98,6 +97,7 @@ constexpr std::array known_fields = std::to_array<std::string_view>({
     "truncation_side",
     "guided_decoding_backend",
     "priority",
+    "prompt_logprobs",
     "cache_salt",
     "request_id",
     "session_id",

@@ -119,7 +119,7 @@ void read_lengths(const JsonBody& body, int64_t fewest_tokens, GenerationFields&
 }
 
 void read_stops(const JsonBody& body, const ServedModel& model, GenerationFields& fields) {
-  fields.stop = bounded_strings(body, "stop", true, max_stop_strings, max_stop_bytes);
+  fields.stop = read_stop_strings(body, "stop", true);
   fields.stop_token_ids = sorted_ids(body, "stop_token_ids", model);
   fields.include_stop_str_in_output = body.boolean("include_stop_str_in_output").value_or(false);
   fields.ignore_eos = body.boolean("ignore_eos").value_or(false);
@@ -132,6 +132,22 @@ void read_cache_salt(const JsonBody& body, GenerationFields& fields) {
   if (size == 0 || size > max_cache_salt) {
     throw invalid_field("cache_salt", fmt::format("{} bytes; expected 1 to {}", size, max_cache_salt));
   }
+}
+
+void read_repetition(const JsonBody& body, GenerationFields& fields) {
+  const auto given = body.object("repetition_detection");
+  if (!given) return;
+  engine::RepetitionLimit& limit = fields.repetition;
+  limit.max_size = given->integer("max_pattern_size", 0, engine::most_pattern_size).value_or(0);
+  limit.min_size = given->integer("min_pattern_size", 0, engine::most_pattern_size).value_or(1);
+  limit.min_size = std::max<int64_t>(limit.min_size, 1);
+  limit.min_count = given->integer("min_count", 0, engine::most_pattern_count).value_or(2);
+  if (!limit.is_on()) return;
+  if (limit.min_size > limit.max_size) {
+    throw invalid_field("repetition_detection.min_pattern_size",
+                        fmt::format("{} is more than max_pattern_size = {}", limit.min_size, limit.max_size));
+  }
+  if (limit.min_count < 2) throw invalid_field("repetition_detection.min_count", "expected at least 2");
 }
 
 // Whether the drafter that is asked for is loaded is the engine's to say.
@@ -151,19 +167,33 @@ void read_drafter(const JsonBody& body, GenerationFields& fields) {
   if (!*draft) fields.drafter = draft::Choice::none;
 }
 
-// Requests are admitted in the order of their arrival, so a priority changes nothing, but its value is checked.
-void check_priority(const JsonBody& body) {
+void read_priority(const JsonBody& body, GenerationFields& fields) {
+  constexpr int64_t most = engine::background_priority - 1;
   if (!body.is_string("priority")) {
-    (void)body.integer("priority", std::numeric_limits<int64_t>::min(), any_integer);
+    const auto given = body.integer("priority", std::numeric_limits<int64_t>::min(), any_integer);
+    fields.priority = std::clamp(given.value_or(0), -most, most);
     return;
   }
   const std::string priority = *body.string("priority");
   if (priority != "background" && priority != "batch") {
     throw invalid_field("priority", "found another text; expected an integer, 'background' or 'batch'");
   }
+  fields.priority = engine::background_priority;
+}
+
+void read_prompt_logprobs(const JsonBody& body, GenerationFields& fields) {
+  const auto most = body.integer("prompt_logprobs", -1, engine::most_logprobs);
+  if (!most) return;
+  if (*most < 0) throw not_supported("prompt_logprobs", "-1, the whole vocabulary,");
+  if (fields.stream && *most > 0) throw invalid_field("prompt_logprobs", "a stream has no place for them");
+  if (!fields.stream) fields.prompt_logprobs = static_cast<int32_t>(*most);
 }
 
 }  // namespace
+
+std::vector<std::string> read_stop_strings(const JsonBody& body, std::string_view name, bool or_single) {
+  return bounded_strings(body, name, or_single, max_stop_strings, max_stop_bytes);
+}
 
 void read_generation_fields(const JsonBody& body, const ServedModel& model, int64_t fewest_tokens,
                             GenerationFields& fields) {
@@ -178,8 +208,10 @@ void read_generation_fields(const JsonBody& body, const ServedModel& model, int6
   read_lengths(body, fewest_tokens, fields);
   read_stops(body, model, fields);
   read_cache_salt(body, fields);
+  read_repetition(body, fields);
   read_drafter(body, fields);
-  check_priority(body);
+  read_priority(body, fields);
+  read_prompt_logprobs(body, fields);
   fields.tokens_as_ids = body.boolean("return_tokens_as_token_ids").value_or(false);
 }
 

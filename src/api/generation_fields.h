@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/json_body.h"
+#include "api/output_rules.h"
 #include "api/served_model.h"
 #include "draft/proposal.h"
 #include "engine/engine.h"
@@ -34,11 +35,19 @@ struct GenerationFields {
   std::vector<int32_t> stop_token_ids;
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
+  int64_t priority = 0;          // engine::Request::priority
+  int32_t prompt_logprobs = -1;  // likewise; never of a stream
   int32_t logprobs = -1;  // most likely tokens to report beside each token, 0 to engine::most_logprobs; −1: no report
   bool tokens_as_ids = false;            // return_tokens_as_token_ids: reports print tokens as "token_id:17"
   std::string cache_salt;                // kept prefixes are shared among requests of one salt
+  engine::RepetitionLimit repetition;    // repetition_detection
+  ReplyRules rules;                      // set when the prompt is known
   std::optional<draft::Choice> drafter;  // `drafter`, or none by `draft`: false; else the server's default
 };
+
+// Strings that end a reply: at most 64 of at most 64 KiB in all, none empty. A single string counts as a list of one
+// when `or_single`. Throws ApiError 400 naming the field.
+std::vector<std::string> read_stop_strings(const JsonBody& body, std::string_view name, bool or_single);
 
 // Reads all of them but `logprobs`, whose form is the dialect's. `fewest_tokens`: the smallest max_tokens that is not
 // out of range. Throws ApiError 400 naming the field.

@@ -9,6 +9,7 @@
 #include "api/models.h"
 #include "api/random.h"
 #include "api/token_lists.h"
+#include "engine/rule_list.h"
 
 namespace tandem::api {
 
@@ -16,9 +17,12 @@ namespace {
 
 // A rule has a state, so each choice has its own.
 std::shared_ptr<engine::TokenRule> make_rule(const GenerationFields& fields, const ServedModel& model) {
-  if (fields.allowed_token_ids.empty() && fields.bad_words.empty()) return nullptr;
-  return std::make_shared<TokenLists>(fields.allowed_token_ids, word_tokens(*model.tokenizer, fields.bad_words),
-                                      model.vocab_size);
+  std::shared_ptr<engine::TokenRule> lists;
+  if (!fields.allowed_token_ids.empty() || !fields.bad_words.empty()) {
+    lists = std::make_shared<TokenLists>(fields.allowed_token_ids, word_tokens(*model.tokenizer, fields.bad_words),
+                                         model.vocab_size);
+  }
+  return engine::RuleList::of({lists, make_reply_rule(fields.rules, model)});
 }
 
 // The one contradiction that is known before the first token; the others end the request with an error.
@@ -55,6 +59,14 @@ ApiError prompt_too_long(std::string_view field, size_t prompt_tokens, int64_t m
           std::string(field), "context_length_exceeded"};
 }
 
+std::vector<int32_t> ends_of_reply(const GenerationFields& fields, const std::vector<int32_t>& turn_ends) {
+  std::vector<int32_t> stops = fields.stop_token_ids;
+  for (const int32_t id : turn_ends) {
+    if (!fields.ignore_eos && std::find(stops.begin(), stops.end(), id) == stops.end()) stops.push_back(id);
+  }
+  return stops;
+}
+
 void set_generation(const GenerationFields& fields, const ServedModel& model, const ChatRules& rules,
                     const std::vector<int32_t>& turn_ends, std::string_view field, engine::Request& request) {
   const size_t prompt_tokens = request.prompt_ids.size();
@@ -63,19 +75,18 @@ void set_generation(const GenerationFields& fields, const ServedModel& model, co
   request.cache_salt = fields.cache_salt;
   request.max_tokens = std::clamp<int64_t>(fields.max_tokens.value_or(room), 1, room);
   request.min_tokens = std::min(fields.min_tokens, request.max_tokens);
-  request.stop_token_ids = fields.stop_token_ids;
-  for (const int32_t id : turn_ends) {
-    auto& stops = request.stop_token_ids;
-    if (!fields.ignore_eos && std::find(stops.begin(), stops.end(), id) == stops.end()) stops.push_back(id);
-  }
+  request.stop_token_ids = ends_of_reply(fields, turn_ends);
   request.drafter = fields.drafter;
   request.logprobs = fields.logprobs;
+  request.prompt_logprobs = fields.prompt_logprobs;
+  request.priority = fields.priority;
   request.sampling = fields.sampling;
   request.sampling.seed = fields.seed              ? *fields.seed
                           : rules.seed_from_prompt ? seed_of_prompt(request.prompt_ids)
                                                    : random_seed();
   check_allowed(fields, model, request);
   request.rule = make_rule(fields, model);
+  request.repetition = fields.repetition;
 }
 
 engine::Request request_of_choice(const GenerationFields& fields, const ServedModel& model,

@@ -95,8 +95,8 @@ int64_t to_integer(const std::string& path, const Json& value, int64_t low, int6
   if (value.is_number_float()) {
     const double real = value.get<double>();
     if (std::floor(real) != real) throw wrong_type(path, value, "an integer");
-    // Both bounds are exact in a double; 2^63 itself does not fit.
-    if (!(real >= -9223372036854775808.0 && real < 9223372036854775808.0)) throw out_of_range();
+    // 2^63 does not fit, and an integer below -2^63 has become -2^63 by rounding.
+    if (!(real > -9223372036854775808.0 && real < 9223372036854775808.0)) throw out_of_range();
     result = static_cast<int64_t>(real);
   } else if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
     throw out_of_range();

@@ -9,9 +9,12 @@
 #include <unordered_set>
 #include <utility>
 
+#include "api/chat_prompt.h"
 #include "api/errors.h"
+#include "api/field_rules.h"
 #include "api/json_body.h"
 #include "api/messages_blocks.h"
+#include "api/tool_definitions.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -23,54 +26,13 @@ using chat::Effort;
 using chat::Field;
 
 constexpr int64_t any_integer = std::numeric_limits<int64_t>::max();
-constexpr size_t max_stop_strings = 64, max_stop_bytes = 64 * 1024, max_model_name = 256, max_cache_salt = 1024;
 
-// Below this temperature the reply is greedy; from there up to min_temperature it is raised (as in a chat).
-constexpr double greedy_temperature = 1e-5, min_temperature = 0.01;
-
-// A budget of thinking tokens is not enforced: it chooses the nearest effort.
+// A budget of thinking tokens also chooses the nearest effort, so that the model plans for it.
 constexpr int64_t low_budget = 4096, high_budget = 16384;
 
-std::string short_string(const JsonBody& body, std::string_view name, size_t most) {
-  std::string text = body.string(name).value_or("");
-  if (text.size() > most) {
-    throw invalid_field(name, fmt::format("{} bytes; expected at most {}", text.size(), most));
-  }
-  return text;
-}
-
-void read_sampling(const JsonBody& body, const GenerationDefaults& defaults, ChatRequest& request) {
-  auto& sampling = request.sampling;
-  sampling.temperature = body.number("temperature", 0, 2).value_or(defaults.temperature);
-  if (sampling.temperature >= greedy_temperature) {
-    sampling.temperature = std::max(sampling.temperature, min_temperature);
-  }
-  sampling.top_p = body.number("top_p", 0, 1).value_or(defaults.top_p);
-  if (sampling.top_p <= 0) throw invalid_field("top_p", "0 is out of range; expected more than 0, at most 1");
-  const int64_t top_k = body.integer("top_k", -1, std::numeric_limits<int32_t>::max()).value_or(defaults.top_k);
-  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
-  sampling.min_p = defaults.min_p;
-}
-
-void read_stops(const JsonBody& body, ChatRequest& request) {
-  request.stop = body.strings("stop_sequences", false).value_or(std::vector<std::string>{});
-  size_t bytes = 0;
-  for (const std::string& text : request.stop) {
-    if (text.empty()) throw invalid_field("stop_sequences", "found an empty string");
-    bytes += text.size();
-  }
-  if (request.stop.size() > max_stop_strings || bytes > max_stop_bytes) {
-    throw invalid_field("stop_sequences", fmt::format("{} entries of {} bytes; expected at most {} of {}",
-                                                      request.stop.size(), bytes, max_stop_strings, max_stop_bytes));
-  }
-}
-
-void refuse_unsupported(const JsonBody& body) {
-  for (const auto* name : {"mcp_servers", "container", "output_format", "chat_template_kwargs"}) {
+void refuse_unsupported_messages_fields(const JsonBody& body) {
+  for (const auto* name : {"mcp_servers", "container", "output_format", "prompt_logprobs"}) {
     if (body.is_set(name)) throw not_supported(name, "this field");
-  }
-  if (const auto config = body.object("output_config"); config && config->is_set("format")) {
-    throw not_supported("output_config.format", "structured output");
   }
 }
 
@@ -92,6 +54,7 @@ void read_thinking(const JsonBody& body, MessagesRequest& out) {
     out.conversation.thinking = type != "disabled";
     out.request.include_reasoning = out.conversation.thinking;
     if (const auto budget = thinking->integer("budget_tokens", 1, any_integer); budget && type == "enabled") {
+      out.request.thinking_budget = *budget;
       out.conversation.effort = *budget <= low_budget    ? Effort::low
                                 : *budget <= high_budget ? Effort::high
                                                          : Effort::max;
@@ -107,26 +70,21 @@ void read_tool_choice(const JsonBody& body, ChatRequest& request) {
   if (!choice) return;
   request.parallel_tool_calls = !choice->boolean("disable_parallel_tool_use").value_or(false);
   const std::string type = choice->string("type").value_or("");
-  if (type == "any" || type == "tool") throw not_supported("tool_choice.type", fmt::format("'{}'", type));
-  if (type != "auto" && type != "none") throw invalid_field("tool_choice.type", "expected auto, any, tool or none");
+  if (type == "tool") {
+    request.tool_named = choice->string("name").value_or("");
+    if (request.tool_named.empty()) throw invalid_field("tool_choice.name", "missing; expected the name of a tool");
+  }
+  request.tool_required = type == "any" || type == "tool";
+  if (!request.tool_required && type != "auto" && type != "none")
+    throw invalid_field("tool_choice.type", "expected auto, any, tool or none");
   request.tool_choice_none = type == "none";
 }
 
-// As the flat form of a function definition, in the order that the model was trained on.
-std::string tool_definition(const Field& tool, const std::string& name) {
-  std::string out = R"({"name": )";
-  chat::print_python_json(std::string_view(name), out);
-  if (const auto description = tool.get("description")) {
-    out += R"(, "description": )";
-    chat::print_python_json(std::string_view(description->string()), out);
-  }
-  out += R"(, "parameters": )";
-  if (const auto schema = tool.get("input_schema")) {
-    chat::print_python_json(schema->object().value(), out);
-  } else {
-    out += "{}";
-  }
-  return out += '}';
+// {"type": "json_schema", "schema": …}
+OutputFormat read_format(const Field& format) {
+  const Field type = format.require("type", "json_schema");
+  if (type.string() != "json_schema") type.unexpected("json_schema");
+  return json_schema_format(format.require("schema", "a JSON schema").object().value(), "output_config.format.schema");
 }
 
 std::vector<std::string> read_tools(const Field& body) {
@@ -143,14 +101,8 @@ std::vector<std::string> read_tools(const Field& body) {
       continue;
     }
     const Field name = tool.require("name", "the name of the tool");
-    const bool usable =
-        !name.string().empty() && name.string().size() <= 128 &&
-        std::all_of(name.string().begin(), name.string().end(), [](char c) {
-          return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' || c == '-';
-        });
-    if (!usable) name.unexpected("1 to 128 of A-Z a-z 0-9 _ -");
-    if (!names.insert(name.string()).second) name.unexpected("a name that no other tool has");
-    tools.push_back(tool_definition(tool, name.string()));
+    add_tool_name(name, name.string(), {}, names);
+    tools.push_back(tool_definition(name.string(), tool.get("description"), tool.get("input_schema")));
   }
   return tools;
 }
@@ -179,18 +131,21 @@ MessagesRequest parse_messages_request(std::string_view text, const ServedModel&
   const Field fields(root, "");
   MessagesRequest out;
   ChatRequest& request = out.request;
-  request.model = short_string(body, "model", max_model_name);
-  request.cache_salt = short_string(body, "cache_salt", max_cache_salt);
-  request.stream = body.boolean("stream").value_or(false);
-  request.max_tokens = body.integer("max_tokens", 1, any_integer);
-  const auto seed = body.integer("seed", std::numeric_limits<int64_t>::min(), any_integer);
-  if (seed) request.seed = static_cast<uint64_t>(*seed);
-  read_sampling(body, model.defaults, request);
-  read_stops(body, request);
+  read_generation_fields(body, model, 1, request);
+  if (request.choices != 1) throw not_supported("n", "more than one choice");
+  request.include_usage = request.continuous_usage_stats = false;
+  request.prompt_logprobs = -1;
+  if (body.has("stop_sequences")) request.stop = read_stop_strings(body, "stop_sequences", false);
   read_thinking(body, out);
+  if (body.has("chat_template_kwargs")) chat::read_switches(fields, out.conversation);
+  apply_preset(model, request.model, body, out.conversation);
   read_tool_choice(body, request);
   refuse_unsupported(body);
+  refuse_unsupported_messages_fields(body);
 
+  if (const auto config = fields.get("output_config")) {
+    if (const auto format = config->get("format")) request.format = read_format(*format);
+  }
   out.conversation.tools = read_tools(fields);
   if (const auto system = fields.get("system")) {
     if (std::string instructions = read_system_text(*system); !instructions.empty()) {

@@ -42,6 +42,21 @@ TEST(MessagesRequest, PromptsAreThoseOfTheSameChat) {
   EXPECT_EQ(prompt(messages(R"({"role":"system","content":"A\nB"},{"role":"user","content":"Hi"})")), system);
 }
 
+TEST(MessagesRequest, PresetsAndTemplateArguments) {
+  const auto chat = [](const std::string& fields) {
+    return chat_prompt(R"({"messages":[{"role":"user","content":"Hi"}],)" + fields + "}");
+  };
+  const std::string off = chat(R"("reasoning_effort":"none")"), low = chat(R"("reasoning_effort":"low")");
+  EXPECT_EQ(prompt(hi(R"("model":"nano-nothink")")), off);
+  EXPECT_EQ(prompt(hi(R"("model":"nano-low")")), low);
+  EXPECT_EQ(prompt(hi(R"("model":"nano-high")")), chat(R"("reasoning_effort":"high")"));
+  // What the request itself says counts.
+  EXPECT_EQ(prompt(hi(R"("model":"nano-high","output_config":{"effort":"low"})")), low);
+  EXPECT_EQ(prompt(hi(R"("model":"nano-nothink","thinking":{"type":"enabled","budget_tokens":4096})")), low);
+  EXPECT_EQ(prompt(hi(R"("chat_template_kwargs":{"enable_thinking":false})")), off);
+  EXPECT_EQ(prompt(hi(R"("chat_template_kwargs":{"reasoning_effort":"low"})")), low);
+}
+
 TEST(MessagesRequest, ToolsCallsAndResults) {
   const std::string chat = chat_prompt(R"({"tools":[{"type":"function","function":{"name":"get","description":"d",
       "parameters":{"type":"object","properties":{"b":{},"a":{}}}}},{"name":"bare","parameters":{}}],"messages":[
@@ -124,6 +139,12 @@ TEST(MessagesRequest, SamplingAndStops) {
   EXPECT_FALSE(request.parallel_tool_calls);
   EXPECT_FALSE(request.tool_choice_none);
   EXPECT_TRUE(parse(hi(R"("tool_choice":{"type":"none"})")).request.tool_choice_none);
+  EXPECT_TRUE(parse(hi(R"("tool_choice":{"type":"any"})")).request.tool_required);
+  EXPECT_EQ(parse(hi(R"("tool_choice":{"type":"tool","name":"f"})")).request.tool_named, "f");
+  EXPECT_EQ(
+      parse(hi(R"("output_config":{"format":{"type":"json_schema","schema":{"type":"null"}}})")).request.format.text,
+      R"({"type": "null"})");
+  EXPECT_EQ(parse(hi(R"("thinking":{"type":"enabled","budget_tokens":1024})")).request.thinking_budget, 1024);
   EXPECT_EQ(parse(hi("")).request.sampling.top_p, 0.95);  // the model's default
 }
 
@@ -142,9 +163,10 @@ TEST(MessagesRequest, RefusalsNameTheField) {
       {hi(R"("system":[{"type":"image"}])"), "system[0].type"},
       {hi(R"("thinking":{"type":"perhaps"})"), "thinking.type"},
       {hi(R"("output_config":{"effort":"huge"})"), "output_config.effort"},
-      {hi(R"("output_config":{"format":{"type":"json_schema"}})"), "output_config.format"},
-      {hi(R"("tool_choice":{"type":"any"})"), "tool_choice.type"},
-      {hi(R"("tool_choice":{"type":"tool","name":"f"})"), "tool_choice.type"},
+      {hi(R"("output_config":{"format":{"type":"json_schema"}})"), "output_config.format.schema"},
+      {hi(R"("output_config":{"format":{"type":"json"}})"), "output_config.format.type"},
+      {hi(R"("tool_choice":{"type":"tool"})"), "tool_choice.name"},
+      {hi(R"("tool_choice":{"type":"some"})"), "tool_choice.type"},
       {hi(R"("tool_choice":"auto")"), "tool_choice"},
       {hi(R"("mcp_servers":[{"url":"x"}])"), "mcp_servers"},
       {hi(R"("tools":[{"name":"two words"}])"), "tools[0].name"},

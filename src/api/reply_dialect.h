@@ -2,7 +2,9 @@
 // calls its dialect for every byte that the client gets.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/chat_reply.h"
@@ -21,6 +23,9 @@ class ReplyDialect {
   // The log-probabilities of a token, if they were asked for: before the piece that its text is in, streamed or not.
   virtual void report(TokenReport /*report*/) {}
 
+  // The same of each token of the prompt but the first, in order, before all else but begin().
+  virtual void report_prompt(PromptReport /*report*/) {}
+
   // A stream: begin() once the prompt is admitted, piece() for each piece, then end() or fail(), which close it. The
   // usage is that of the moment.
   virtual void begin(Responder& responder, const Usage& usage) = 0;
@@ -33,6 +38,9 @@ class ReplyDialect {
                             const Metrics& metrics) = 0;
   // An error before anything was sent.
   virtual Reply refusal(const ApiError& error) const = 0;
+
+  // This is the reply with the id `id` of the client `client` (HttpRequest::client), which may be cancelled by it.
+  virtual bool answers_to(std::string_view /*id*/, int64_t /*client*/) const { return false; }
 };
 
 }  // namespace tandem::api

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "grammar/compiler.h"
 #include "text/tokenizer.h"
 
 namespace tandem::api {
@@ -23,9 +24,10 @@ struct GenerationDefaults {
 };
 
 struct ServedModel {
-  std::vector<std::string> names;              // served names, at least one; the first is the default
-  engine::Engine* engine = nullptr;            // thread-safe
-  const text::Tokenizer* tokenizer = nullptr;  // thread-safe
+  std::vector<std::string> names;               // served names, at least one; the first is the default
+  engine::Engine* engine = nullptr;             // thread-safe
+  const text::Tokenizer* tokenizer = nullptr;   // thread-safe
+  const grammar::Compiler* grammars = nullptr;  // thread-safe; null: without structured output
   GenerationDefaults defaults;
   int64_t vocab_size = 0;     // rows of the head; ids from tokenizer->size() on are padding
   int64_t max_model_len = 0;  // prompt and reply together, tokens

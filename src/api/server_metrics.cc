@@ -74,6 +74,7 @@ std::string_view name_of(Outcome outcome) {
     case Outcome::abort: return "abort";
     case Outcome::error: return "error";
     case Outcome::deadline: return "deadline";
+    case Outcome::repetition: return "repetition";
   }
   return "error";
 }
@@ -134,7 +135,8 @@ void ServerMetrics::next_token(double gap_s) {
 void ServerMetrics::ended(const RequestSummary& request) {
   ++ended_[static_cast<size_t>(request.outcome)];
   // Times and sizes of replies that were cut short would say nothing about the server.
-  if (request.outcome != Outcome::stop && request.outcome != Outcome::length) return;
+  if (request.outcome == Outcome::abort || request.outcome == Outcome::error || request.outcome == Outcome::deadline)
+    return;
   total_.observe(request.total_s);
   if (request.prefill_s) prefill_.observe(*request.prefill_s);
   if (request.decode_s) decode_.observe(*request.decode_s);

@@ -17,7 +17,7 @@
 namespace tandem::api {
 
 // How a request that reached the engine ended.
-enum class Outcome { stop, length, abort, error, deadline };  // abort: client gone or server stopping
+enum class Outcome { stop, length, abort, error, deadline, repetition };  // abort: client gone or server stopping
 std::string_view name_of(Outcome outcome);
 
 // A request at its end. Seconds; empty: that moment never came.
@@ -47,7 +47,7 @@ class ServerMetrics {
   std::string text(const ServedModel* model, int64_t preparing) const;
 
  private:
-  static constexpr size_t outcomes = 5, misses = 7;
+  static constexpr size_t outcomes = 6, misses = 7;
   using HttpKey = std::pair<std::string, std::string>;  // handler, method
 
   void write_load(PrometheusText& page, const ServedModel* model, const engine::Status& status) const;

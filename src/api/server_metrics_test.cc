@@ -80,7 +80,7 @@ TEST_F(MetricsPage, EverythingExistsBeforeTheModelIsLoaded) {
       EXPECT_EQ(metrics.sum(name), 0) << name;
     }
   }
-  for (const auto* reason : {"stop", "length", "abort", "error", "deadline"}) {
+  for (const auto* reason : {"stop", "length", "abort", "error", "deadline", "repetition"}) {
     EXPECT_EQ(metrics.value("vllm:request_success_total", {{"finished_reason", reason}}), 0);
   }
   for (const auto* reason :

@@ -14,6 +14,11 @@
 #include "api/errors.h"
 #include "api/messages_dialect.h"
 #include "api/models.h"
+#include "api/openapi.h"
+#include "api/page.h"
+#include "api/reply_ids.h"
+#include "api/responses_dialect.h"
+#include "api/responses_store.h"
 #include "api/tokenize.h"
 #include "base/log.h"
 
@@ -22,6 +27,14 @@ namespace tandem::api {
 namespace {
 
 constexpr std::string_view models_prefix = "/v1/models/";
+constexpr const char* responses_path = "/v1/responses/*";
+constexpr std::string_view responses_prefix = "/v1/responses/", cancel_suffix = "/cancel";
+
+std::string response_id(const HttpRequest& request) { return request.path.substr(responses_prefix.size()); }
+
+ApiError response_not_found() {
+  return {404, "not_found_error", "No response with this id is kept.", {}, "response_not_found"};
+}
 
 Reply json_reply(int status, std::string body) {
   Reply reply;
@@ -63,8 +76,17 @@ const Service::Reading Service::messages_reading{
     },
     messages_error};
 
+const Service::Reading Service::responses_reading{
+    [](const HttpRequest& request, const ServedModel& model, const ChatRules& rules) {
+      return prepare_responses(request.body, model, rules, request.client);
+    },
+    [](const ApiError& error, const std::string& /*request_id*/) { return error.reply(); }};
+
 Service::Service(Executor& executor, ServiceOptions options)
-    : executor_(executor), options_(options), created_(std::time(nullptr)) {}
+    : executor_(executor), options_(std::move(options)), created_(std::time(nullptr)) {
+  if (!options_.chat.reply_ids) options_.chat.reply_ids = std::make_shared<ReplyIds>();
+  if (!options_.chat.responses) options_.chat.responses = std::make_shared<ResponseStore>();
+}
 
 std::vector<Route> Service::routes() {
   // Handlers that answer at once.
@@ -83,12 +105,22 @@ std::vector<Route> Service::routes() {
   routes.push_back({"GET", "/version", true, at_once([](const HttpRequest&) {
                       return json_reply(200, fmt::format(R"({{"version":"{}"}})", TANDEM_VERSION));
                     })});
+  routes.push_back(
+      {"GET", "/openapi.json", true, at_once([](const HttpRequest&) { return json_reply(200, openapi_document()); })});
+  routes.push_back({"GET", "/", true, at_once([](const HttpRequest&) { return page_reply(); })});
   routes.push_back({"GET", "/v1/models", false, at_once([this](const HttpRequest&) { return list_models(); })});
   routes.push_back(
       {"GET", "/v1/models/*", false, at_once([this](const HttpRequest& request) { return one_model(request.path); })});
   routes.push_back({"POST", "/v1/chat/completions", false, generates(chat_reading)});
   routes.push_back({"POST", "/v1/completions", false, generates(completions_reading)});
   routes.push_back({"POST", "/v1/messages", false, generates(messages_reading)});
+  routes.push_back({"POST", "/v1/responses", false, generates(responses_reading)});
+  routes.push_back(
+      {"GET", responses_path, false, at_once([this](const HttpRequest& request) { return stored_response(request); })});
+  routes.push_back({"DELETE", responses_path, false,
+                    at_once([this](const HttpRequest& request) { return delete_response(request); })});
+  routes.push_back({"POST", responses_path, false,
+                    at_once([this](const HttpRequest& request) { return cancel_response(request); })});
   routes.push_back(
       {"POST", "/v1/messages/count_tokens", false, [this](HttpRequest request, std::shared_ptr<Responder> responder) {
          count_tokens(std::move(request), std::move(responder));
@@ -158,6 +190,32 @@ Reply Service::one_model(const std::string& path) const {
   const std::string name = path.substr(models_prefix.size());
   if (!is_served(*model_, name)) throw model_not_found(name);
   return json_reply(200, model_row(*model_, name, created_));
+}
+
+Reply Service::stored_response(const HttpRequest& request) const {
+  const auto found = options_.chat.responses->find(response_id(request), request.client);
+  if (!found) throw response_not_found();
+  return json_reply(200, found->body);
+}
+
+Reply Service::delete_response(const HttpRequest& request) {
+  const std::string id = response_id(request);
+  if (!options_.chat.responses->erase(id, request.client)) throw response_not_found();
+  return json_reply(200, fmt::format(R"({{"id":"{}","object":"response.deleted","deleted":true}})", id));
+}
+
+// Only a response that is being streamed can be cancelled; those in the store have ended.
+Reply Service::cancel_response(const HttpRequest& request) {
+  std::string id = response_id(request);
+  if (!id.ends_with(cancel_suffix)) throw ApiError(404, "not_found_error", "There is nothing at this path.");
+  id.resize(id.size() - cancel_suffix.size());
+  for (const auto& session : std::vector(sessions_.begin(), sessions_.end())) {
+    if (session->answers_to(id, request.client)) session->abort(response_cancelled(), Outcome::abort);
+  }
+  const auto found = options_.chat.responses->find(id, request.client);
+  if (!found) throw response_not_found();
+  if (found->is_cancelled) return json_reply(200, found->body);
+  throw ApiError(400, "invalid_request_error", "The response has ended and cannot be cancelled.");
 }
 
 // Refuses before the work of tokenising; the engine itself has the last word (engine::QueueFull).

@@ -49,7 +49,7 @@ class Service {
     PreparedChat (*prepare)(const HttpRequest& request, const ServedModel& model, const ChatRules& rules);
     Reply (*refusal)(const ApiError& error, const std::string& request_id);
   };
-  static const Reading chat_reading, completions_reading, messages_reading;
+  static const Reading chat_reading, completions_reading, messages_reading, responses_reading;
 
   Handler generates(const Reading& reading);
   void generate(const Reading& reading, HttpRequest request, std::shared_ptr<Responder> responder);
@@ -57,6 +57,9 @@ class Service {
                       ChatSession::Clock::time_point arrived, const std::string& request_id);
   std::shared_ptr<ChatSession> start_session(PreparedChat prepared, const std::shared_ptr<Responder>& responder,
                                              ChatSession::Clock::time_point arrived, const std::string& request_id);
+  Reply stored_response(const HttpRequest& request) const;
+  Reply delete_response(const HttpRequest& request);
+  Reply cancel_response(const HttpRequest& request);
   void count_tokens(HttpRequest request, std::shared_ptr<Responder> responder);
   // What needs the model but not the engine: a worker makes the body of the reply from that of the request.
   using Answer = std::string (*)(std::string_view body, const ServedModel& model, const ChatRules& rules);

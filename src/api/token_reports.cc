@@ -64,6 +64,16 @@ Json completion_logprobs(const ReportFormat& format, std::span<const TokenReport
   for (const TokenReport& report : reports) {
     const std::string token = printed(format, report.id);
     json["tokens"].push_back(token);
+    const auto move_offset = [&] {
+      json["text_offset"].push_back(offset);
+      if (report.is_shown) offset += characters(format.tokenizer->decode(std::span(&report.id, 1)));
+    };
+    if (!report.has_logprobs) {
+      json["token_logprobs"].push_back(nullptr);
+      json["top_logprobs"].push_back(nullptr);
+      move_offset();
+      continue;
+    }
     json["token_logprobs"].push_back(finite(report.logprobs.chosen));
     Json best = Json::object();
     const auto add = [&best](const std::string& text, float logprob) {
@@ -75,10 +85,30 @@ Json completion_logprobs(const ReportFormat& format, std::span<const TokenReport
     }
     add(token, report.logprobs.chosen);
     json["top_logprobs"].push_back(std::move(best));
-    json["text_offset"].push_back(offset);
-    offset += characters(format.tokenizer->decode(std::span(&report.id, 1)));
+    move_offset();
   }
   return json;
+}
+
+Json prompt_logprobs_json(const ReportFormat& format, std::span<const PromptReport> reports) {
+  Json list = Json::array({nullptr});
+  for (const PromptReport& report : reports) {
+    Json tokens = Json::object();
+    const auto add = [&](int32_t id, float logprob, int32_t rank) {
+      Json& json = tokens[fmt::format("{}", id)];
+      if (!json.is_null()) return;
+      json["logprob"] = finite(logprob);
+      json["rank"] = rank;
+      json["decoded_token"] = printed(format, id);
+    };
+    add(report.id, report.logprobs.chosen, report.logprobs.rank);
+    for (int32_t i = 0; i < report.logprobs.size; ++i) {
+      const auto& [id, logprob] = report.logprobs.best[static_cast<size_t>(i)];
+      add(id, logprob, i + 1);
+    }
+    list.push_back(std::move(tokens));
+  }
+  return list;
 }
 
 }  // namespace tandem::api

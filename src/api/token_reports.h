@@ -16,6 +16,14 @@ namespace tandem::api {
 struct TokenReport {
   int32_t id = 0;
   engine::TokenLogprobs logprobs;
+  bool has_logprobs = true;  // false: the first token of all
+  bool is_shown = true;      // false: not in the text
+};
+
+// One token of a prompt with its report; the first one has none.
+struct PromptReport {
+  int32_t id = 0;
+  engine::TokenLogprobs logprobs;
 };
 
 struct ReportFormat {
@@ -33,5 +41,9 @@ nlohmann::ordered_json chat_logprobs(const ReportFormat& format, std::span<const
 // tokens with the same text the likeliest is shown.
 nlohmann::ordered_json completion_logprobs(const ReportFormat& format, std::span<const TokenReport> reports,
                                            int64_t& offset);
+
+// [null, {"id": {"logprob", "rank", "decoded_token"}}, ...]: an entry for each token of the prompt, with the token
+// itself and the likeliest ones. `reports`: of the second token on.
+nlohmann::ordered_json prompt_logprobs_json(const ReportFormat& format, std::span<const PromptReport> reports);
 
 }  // namespace tandem::api

@@ -160,8 +160,6 @@ std::string printed(const JsonValue& value) {
   return out;
 }
 
-// Call arguments as the text of a JSON object. History written by other servers may hold anything in the string form:
-// what is not JSON becomes {} instead of failing the request (C.4).
 std::string read_arguments(const Field& function, bool normalise) {
   static constexpr std::string_view kExpected = "an object or a string that holds one";
   if (!normalise) return printed(function.require("arguments", "an object").object().value());
@@ -243,6 +241,8 @@ void check_tool(const Field& function, std::unordered_set<std::string>& names) {
 }
 
 }  // namespace
+
+std::string read_call_arguments(const Field& call) { return read_arguments(call, true); }
 
 std::vector<Message> read_messages(const Field& body, bool normalise) {
   const Field list = body.require("messages", "a list of messages");

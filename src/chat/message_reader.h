@@ -13,4 +13,8 @@ namespace tandem::chat {
 std::vector<Message> read_messages(const Field& body, bool normalise);
 std::vector<std::string> read_tools(const Field& body, bool normalise);
 
+// `arguments` of a call, an object or a string that holds one, as the text of a JSON object. History written by other
+// servers may hold anything in the string form: what is not JSON becomes {} instead of failing the request (C.4).
+std::string read_call_arguments(const Field& call);
+
 }  // namespace tandem::chat

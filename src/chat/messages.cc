@@ -48,6 +48,8 @@ std::optional<Field> get_object(const Field& body, std::string_view key) {
   return found;
 }
 
+}  // namespace
+
 // The first source that says anything wins; every source that is present must have the right type.
 void read_switches(const Field& body, Conversation& conversation) {
   const std::optional<Field> kwargs = get_object(body, "chat_template_kwargs");
@@ -89,6 +91,8 @@ void read_switches(const Field& body, Conversation& conversation) {
   }
   conversation.add_generation_prompt = read_flag(body, "add_generation_prompt").value_or(true);
 }
+
+namespace {
 
 // What the hub template makes of its variables: exact spellings, Python truth, everything else means the default.
 void read_template_variables(const Field& body, Conversation& conversation) {

@@ -64,4 +64,9 @@ inline constexpr std::string_view kPictureReminder =
 // the text is not a JSON object in UTF-8 of at most 128 nested levels.
 Conversation parse_conversation(std::string_view body_json, bool normalise = true);
 
+class Field;
+
+// The fields of parse_conversation beside messages and tools, normalised, for dialects that have them too.
+void read_switches(const Field& body, Conversation& conversation);
+
 }  // namespace tandem::chat

@@ -122,7 +122,8 @@ class Renderer {
       prompt_.segments.push_back({{}, kind});
     prompt_.segments.back().text += text;
   }
-  // The next text begins a segment of its own; returns that segment's index. It must begin with a role marker.
+  // The next text begins a segment of its own; returns that segment's index. It must begin with a role marker or follow
+  // <think>.
   std::size_t border() { return border_ = prompt_.segments.size(); }
   // Text of the template, whose markers are tokens; and text of the conversation, whose markers must stay plain (B.6).
   void owned(std::string_view text) { append(text, text::AddedTokens::recognise); }
@@ -201,6 +202,13 @@ class Renderer {
       text = text.substr(text.rfind(kThinkEnd) + kThinkEnd.size());
     }
     owned(kThink);
+    const std::size_t begin = border();
+    reply(message, index, text, reasoning);
+    prompt_.replies.push_back({begin, border()});
+  }
+
+  void reply(const Message& message, std::size_t index, std::string_view text,
+             std::optional<std::string_view> reasoning) {
     if (reasoning && (!conversation_.clear_thinking || index >= after_last_user_)) literal(*reasoning);
     const bool is_open = conversation_.continue_final_message && index + 1 == conversation_.messages.size() &&
                          message.tool_calls.empty();
@@ -288,5 +296,14 @@ std::string Prompt::text() const {
 }
 
 Prompt render(const Conversation& conversation) { return Renderer(conversation).run(); }
+
+std::vector<text::TextSegment> render_reply(const Message& message) {
+  Conversation conversation;
+  conversation.messages.push_back(message);
+  const Prompt prompt = render(conversation);
+  const Prompt::Span& span = prompt.replies.at(0);
+  return {prompt.segments.begin() + static_cast<std::ptrdiff_t>(span.begin),
+          prompt.segments.begin() + static_cast<std::ptrdiff_t>(span.end)};
+}
 
 }  // namespace tandem::chat

@@ -23,12 +23,21 @@ struct PromptBorders {
 struct Prompt {
   std::vector<text::TextSegment> segments;  // template-owned text recognises added tokens, message text does not (B.6)
   PromptBorders borders;
+  // The segments [begin, end) of each assistant message behind its <think>, both ends borders as above (a token does
+  // not cross <think> either): what the model wrote, if the message is a reply of its.
+  struct Span {
+    std::size_t begin = 0, end = 0;
+  };
+  std::vector<Span> replies;
   bool reasoning_open = false;  // the prompt ends inside <think>
 
   std::string text() const;  // all segments joined
 };
 
 Prompt render(const Conversation& conversation);
+
+// The segments of one assistant message behind its <think>, as Prompt::replies has them.
+std::vector<text::TextSegment> render_reply(const Message& message);
 
 // JSON text printed as Python's json.dumps(ensure_ascii=False) would print the same value (C.3): ", " and ": ", key
 // order and the spelling of integers kept, floats in Python's repr. Throws Error(usage) if it is not JSON.

@@ -30,7 +30,8 @@ constexpr const char* program_help =
     "  generate         one prompt, one reply\n"
     "  inspect          what is in a model folder\n"
     "  plan             what a model needs on given devices\n"
-    "  quantize         write a model folder with weights in FP8 or NVFP4\n"
+    "  quantize         write a model folder with weights in EXL3, FP8 or NVFP4\n"
+    "  verify           whether a folder that quantize wrote in EXL3 is as it was written\n"
     "  eval skills      prompts with known answers\n"
     "  eval parity      compare with vectors of the reference implementation\n"
     "  eval acceptance  tokens that a step yields with a drafter\n"
@@ -96,6 +97,7 @@ const std::vector<Entry>& commands() {
                                           {{"inspect"}, inspect_command},
                                           {{"plan"}, plan_command},
                                           {{"quantize"}, quantize_command},
+                                          {{"verify"}, verify_command},
                                           {{"eval", "skills"}, eval_skills_command},
                                           {{"eval", "parity"}, eval_parity_command},
                                           {{"eval", "acceptance"}, eval_acceptance_command},

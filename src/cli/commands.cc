@@ -113,12 +113,22 @@ void add_serve_options(Command& command, ServeOptions& options, LogOptions& log)
       ->allow_extra_args(false)
       ->default_str("");
   app.add_flag("--strict-model-name", options.strict_model_name, "Answer 404 to requests for other names");
+  app.add_option("--schema-unsupported", options.schema_unsupported,
+                 "refuse: schemas with keywords that are not enforced get 400; warn: these keywords are logged")
+      ->capture_default_str();
+  app.add_flag("--turns-may-end-in-reasoning", options.turns_may_end_in_reasoning,
+               "Do not mask <|user|>, <|observation|> and <|assistant|> while reasoning is open");
   app.add_option("--api-key", options.api_keys, "Key that clients must send (repeatable); also TANDEM_API_KEY")
       ->allow_extra_args(false)
       ->default_str("");
   app.add_flag("--insecure", options.insecure, "Allow listening beyond this machine without a key");
+  app.add_option("--tls-cert", options.tls_cert, "Certificates in PEM, the server's first: speak HTTPS")
+      ->type_name("FILE");
+  app.add_option("--tls-key", options.tls_key, "The private key of the first one, PEM")->type_name("FILE");
   app.add_option("--default-seed", options.default_seed, "Seed of requests without one")
       ->check(CLI::IsMember({"random", "prompt"}));
+  app.add_option("--reasoning-hold", options.reasoning_hold,
+                 "Tokens of streamed reasoning that wait until they are known not to be the answer");
   app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
   app.add_option("--max-model-len", options.max_model_len,
                  "Tokens of prompt and reply together; 0: what the memory allows");
@@ -290,6 +300,9 @@ int eval_parity_command(const Words& words) {
   app.add_option("--models", models, "Where models without weights of their own lie; default: beside the bundled model")
       ->type_name("DIR");
   app.add_option("--only", options.only, "One model or one case, such as nano/case_T40");
+  app.add_option("--device", options.device,
+                 "cpu (default), cuda, auto. On a GPU logits are judged as a whole: median relative L2, mean KL");
+  app.add_option("--compute", options.compute, "auto, f32 or bf16: on the CPU the roundings of a GPU, judged as there");
   app.add_option("--threads", options.threads, "CPU threads; 0: one for each core");
   command.add_json_flag(options.json);
   if (!command.parse(words)) return 0;

@@ -21,6 +21,7 @@ int eval_kld_command(const Words& words);
 int eval_ppl_command(const Words& words);
 int bench_replay_command(const Words& words);
 int quantize_command(const Words& words);
+int verify_command(const Words& words);
 int calibrate_timing_command(const Words& words);
 int calibrate_kv_command(const Words& words);
 int kernels_build_command(const Words& words);

@@ -27,6 +27,8 @@ struct ParityCommandOptions {
   std::filesystem::path
       models;        // --models: where models without weights of their own lie; empty: beside the bundled model
   std::string only;  // --only: "model" or "model/case"; empty: all
+  std::string device = "cpu";    // --device: cpu or cuda
+  std::string compute = "auto";  // --compute: auto is f32 on a CPU, bf16 on a GPU
   int threads = 0;
   bool json = false;
 };

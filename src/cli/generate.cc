@@ -132,6 +132,7 @@ const char* reason_name(const engine::Reply& reply, bool stop_string) {
     case engine::FinishReason::stop: return "stop";
     case engine::FinishReason::length: return "length";
     case engine::FinishReason::deadline: return "deadline";
+    case engine::FinishReason::repetition: return "repetition";
     case engine::FinishReason::cancelled: return "cancelled";
     case engine::FinishReason::error: return "error";
   }

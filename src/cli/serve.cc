@@ -20,6 +20,7 @@
 #include "cli/serve_loop.h"
 #include "engine/engine.h"
 #include "engine/scheduler_options.h"
+#include "grammar/compiler.h"
 #include "http/server.h"
 
 namespace tandem::cli {
@@ -59,8 +60,14 @@ void check(const ServeOptions& options) {
   if (!(options.request_timeout_s >= 0 && options.request_timeout_s <= longest_s)) {
     refuse("--request-timeout-s", fmt::format("{}", options.request_timeout_s), "0 (no limit) to 86400 seconds");
   }
+  if (options.schema_unsupported != "refuse" && options.schema_unsupported != "warn") {
+    refuse("--schema-unsupported", options.schema_unsupported, "refuse or warn");
+  }
   if (options.default_seed != "random" && options.default_seed != "prompt") {
     refuse("--default-seed", options.default_seed, "random or prompt");
+  }
+  if (options.reasoning_hold < 0 || options.reasoning_hold > 1024) {
+    refuse("--reasoning-hold", fmt::format("{}", options.reasoning_hold), "0 (off) to 1024 tokens");
   }
 }
 
@@ -71,6 +78,8 @@ http::ServerOptions server_options(const ServeOptions& options) {
   server.api_keys = options.api_keys;
   if (const char* key = std::getenv("TANDEM_API_KEY"); key && *key) server.api_keys.emplace_back(key);
   server.insecure = options.insecure;
+  server.tls_cert = options.tls_cert;
+  server.tls_key = options.tls_key;
   server.workers = workers;
   server.open_metrics = options.open_metrics;
   server.limits.sse_keepalive = milliseconds(options.sse_keepalive_s);
@@ -80,7 +89,10 @@ http::ServerOptions server_options(const ServeOptions& options) {
 api::ServiceOptions service_options(const ServeOptions& options) {
   api::ServiceOptions service;
   service.chat.strict_model_name = options.strict_model_name;
+  service.chat.reasoning_hold = options.reasoning_hold;
   service.chat.seed_from_prompt = options.default_seed == "prompt";
+  service.chat.ignore_unsupported_schema = options.schema_unsupported == "warn";
+  service.chat.mask_turns_in_reasoning = !options.turns_may_end_in_reasoning;
   service.max_queued_requests = options.max_queued_requests;
   service.request_timeout_s = options.request_timeout_s;
   return service;
@@ -161,6 +173,7 @@ int run_serve(const ServeOptions& options) {
   http::Server server(server_options(options));
   api::Service service(server, service_options(options));
   std::unique_ptr<LoadedModel> model;
+  std::unique_ptr<grammar::Compiler> grammars;
   api::ServedModel served;
   struct Closer {
     http::Server& server;
@@ -171,6 +184,13 @@ int run_serve(const ServeOptions& options) {
   server.start(service.routes(), service.http_observer());
   model = std::make_unique<LoadedModel>(load_options(options));
   served = model->served(options.served_model_name);
+  if (grammar::is_available()) {
+    grammars = std::make_unique<grammar::Compiler>(
+        std::make_shared<const grammar::Vocabulary>(*served.tokenizer, served.vocab_size));
+    served.grammars = grammars.get();
+  } else {
+    log(LogLevel::warning, "built without xgrammar: requests for structured output are answered with 501");
+  }
   const engine::Plan& plan = model->plan();
   log(LogLevel::info,
       "plan: {} MiB beside the weights; {} pages of 256 tokens, {} KiB each; {} streams of up to {} tokens, {} kept "

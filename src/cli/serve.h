@@ -18,10 +18,14 @@ struct ServeOptions {
   std::string host = "127.0.0.1";              // --host
   uint16_t port = 8012;                        // --port; 0: any free port, printed when ready
   std::vector<std::string> served_model_name;  // --served-model-name, repeatable; empty: the folder's name
+  std::string schema_unsupported = "refuse";   // --schema-unsupported: or warn
+  bool turns_may_end_in_reasoning = false;     // --turns-may-end-in-reasoning
   bool strict_model_name = false;              // --strict-model-name: 404 for other names
   std::vector<std::string> api_keys;           // --api-key, repeatable; TANDEM_API_KEY is added by run_serve
   bool insecure = false;                       // --insecure: allow listening beyond loopback without a key
+  std::string tls_cert, tls_key;               // --tls-cert, --tls-key: PEM files; both or none
   std::string default_seed = "random";         // --default-seed random|prompt
+  int64_t reasoning_hold = 0;                  // --reasoning-hold: tokens of a stream
   int64_t max_model_len = 0;                   // --max-model-len, tokens; 0: what config and pool allow
   int32_t max_num_batched_tokens = 0;          // --max-num-batched-tokens, rows of a prefill chunk; 0: default
   int64_t kv_cache_memory = 0;                 // --kv-cache-memory, bytes; 0: default

@@ -22,7 +22,8 @@ using GraphExec = void*;
 
 constexpr Result success = 0, out_of_memory = 2;
 constexpr int attribute_multiprocessors = 16, attribute_major = 75, attribute_minor = 76, attribute_shared_optin = 97;
-constexpr int function_max_threads = 0, function_static_shared = 1, function_max_dynamic_shared = 8;
+constexpr int function_max_threads = 0, function_static_shared = 1, function_max_dynamic_shared = 8,
+              function_preferred_carveout = 9;
 constexpr unsigned stream_non_blocking = 1, capture_thread_local = 1;
 
 struct Driver {

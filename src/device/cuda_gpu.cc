@@ -117,6 +117,9 @@ class CudaGpu final : public Gpu {
     check(cuda_.function_set_attribute(kernel.function, cuda::function_max_dynamic_shared,
                                        static_cast<int>(dynamic_shared)),
           "cuFuncSetAttribute", kernel.name);
+    if (spec.most_shared_memory)
+      check(cuda_.function_set_attribute(kernel.function, cuda::function_preferred_carveout, 100), "cuFuncSetAttribute",
+            kernel.name);
     if (cuda_.parameter_info != nullptr) {
       size_t offset = 0, size = 0;
       check(cuda_.parameter_info(kernel.function, 0, &offset, &size), "cuFuncGetParamInfo", kernel.name);

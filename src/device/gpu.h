@@ -22,6 +22,9 @@ struct KernelSpec {
   std::string source;                // "ops/linear/linear.cu"
   std::string name;                  // "linear_rows"
   std::vector<std::string> defines;  // "TANDEM_KDA_DIM=128", …: model_defines()
+  // Blocks that are to share a multiprocessor need more of its memory than the driver would give to one: all that there
+  // is, at the cost of the first cache.
+  bool most_shared_memory = false;
 };
 
 // A loaded kernel; belongs to the Gpu that loaded it.

@@ -4,7 +4,8 @@
 //
 // A kernel takes one struct of plain values, which host code fills:
 //
-//   TANDEM_KERNEL(scale_rows, ScaleArgs, 256) {          // at most 256 threads a block
+//   TANDEM_KERNEL(scale_rows, ScaleArgs, 256) {          // at most 256 threads a block; (…, 256, 2): and registers
+//                                                        // for two blocks on a multiprocessor
 //     TANDEM_SHARED(float, row);                          // the launch's dynamic shared memory, as floats
 //     for (uint32_t i = threadIdx.x; i < args.width; i += blockDim.x) row[i] = to_float(args.x[blockIdx.x * args.width
 //     + i]);
@@ -50,16 +51,29 @@ TANDEM_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exp_(-x)); }
 TANDEM_DEVICE float silu(float x) { return x * sigmoid(x); }
 TANDEM_DEVICE float to_float(bf16 x) { return bits_to_float(static_cast<uint32_t>(x.bits) << 16); }
 // Round to nearest, ties to even; NaN stays NaN.
+#if defined(TANDEM_KERNEL_EMULATOR)
 TANDEM_DEVICE bf16 to_bf16(float x) {
   const uint32_t bits = float_to_bits(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
   return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
-TANDEM_DEVICE float round_to_bf16(float x) { return to_float(to_bf16(x)); }
 // Two values side by side, the first in the low half.
 TANDEM_DEVICE uint32_t pack_bf16(float first, float second) {
   return static_cast<uint32_t>(to_bf16(first).bits) | static_cast<uint32_t>(to_bf16(second).bits) << 16;
 }
+#else
+TANDEM_DEVICE bf16 to_bf16(float x) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return {bits};
+}
+TANDEM_DEVICE uint32_t pack_bf16(float first, float second) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+#endif
+TANDEM_DEVICE float round_to_bf16(float x) { return to_float(to_bf16(x)); }
 TANDEM_DEVICE float first_of(uint32_t pair) { return bits_to_float(pair << 16); }
 TANDEM_DEVICE float second_of(uint32_t pair) { return bits_to_float(pair & 0xffff0000u); }
 

@@ -5,10 +5,10 @@
 
 // Kernels stand in the source's unnamed namespace, where even extern "C" would get a mangled name that nobody could
 // load it by: so the kernel itself stands between two parts of that namespace and calls its body.
-#define TANDEM_KERNEL(name, Args, max_threads)                                                        \
+#define TANDEM_KERNEL(name, Args, ...)                                                                \
   TANDEM_DEVICE void name##_body(const Args& args);                                                   \
   }                                                                                                   \
-  extern "C" __global__ void __launch_bounds__(max_threads) name(const __grid_constant__ Args args) { \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ Args args) { \
     name##_body(args);                                                                                \
   }                                                                                                   \
   namespace {                                                                                         \
@@ -18,6 +18,8 @@
 #define TANDEM_SHARED(Type, name)                                        \
   extern __shared__ __align__(128) unsigned char tandem_shared_memory[]; \
   Type* const name = reinterpret_cast<Type*>(tandem_shared_memory)
+// The same for tiles of warp groups (device/warpgroup.h), aligned to 1,024 bytes, which may cost up to 1 KiB more.
+#define TANDEM_SHARED_TILES(name) extern __shared__ __align__(1024) unsigned char name[]
 
 namespace tandem::device {
 
@@ -87,7 +89,12 @@ TANDEM_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// 4 bytes likewise.
+// 8 or 4 bytes likewise.
+TANDEM_DEVICE void copy_async_8(void* shared, const void* global, bool present = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(shared)), "l"(global),
+               "r"(present ? 8 : 0)
+               : "memory");
+}
 TANDEM_DEVICE void copy_async_4(void* shared, const void* global, bool present = true) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
                "r"(present ? 4 : 0)

@@ -74,9 +74,10 @@ std::vector<KernelDeclaration> kernels_of(std::string_view source) {
     if (at != 0 && text[at - 1] != '\n') continue;  // a comment, or another macro's body
     const size_t begin = at + macro.size();
     const std::string_view words = text.substr(begin, text.find(')', begin) - begin);
-    const size_t first = words.find(','), last = words.rfind(',');
-    if (first == std::string_view::npos) continue;
-    kernels.push_back({std::string(trimmed(words.substr(0, first))), std::string(trimmed(words.substr(last + 1)))});
+    const size_t name = words.find(','), args = words.find(',', name + 1);
+    if (name == std::string_view::npos || args == std::string_view::npos) continue;
+    const std::string_view threads = words.substr(args + 1, words.find(',', args + 1) - args - 1);
+    kernels.push_back({std::string(trimmed(words.substr(0, name))), std::string(trimmed(threads))});
   }
   return kernels;
 }

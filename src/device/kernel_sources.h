@@ -32,7 +32,7 @@ struct KernelDeclaration {
   std::string max_threads;  // of a block, as written in the source: a number or a constant's name
 };
 
-// What a source declares with TANDEM_KERNEL(name, Args, max_threads), in its order.
+// What a source declares with TANDEM_KERNEL(name, Args, max_threads …), in its order.
 std::vector<KernelDeclaration> kernels_of(std::string_view source);
 
 }  // namespace tandem::device

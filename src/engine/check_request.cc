@@ -103,6 +103,15 @@ void check_request(const Request& request, const SchedulerOptions& options, int6
   check_sampling(request.sampling);
   check_penalties(request.sampling, options);
   check_drafter(request, options.draft);
+  const RepetitionLimit& repetition = request.repetition;
+  if (repetition.max_size < 0 || repetition.max_size > most_pattern_size)
+    refuse("repetition.max_size", repetition.max_size, fmt::format("0 (off) to {}", most_pattern_size));
+  if (repetition.is_on() && (repetition.min_size < 1 || repetition.min_size > repetition.max_size))
+    refuse("repetition.min_size", repetition.min_size, fmt::format("1 to max_size {}", repetition.max_size));
+  if (repetition.is_on() && (repetition.min_count < 2 || repetition.min_count > most_pattern_count))
+    refuse("repetition.min_count", repetition.min_count, fmt::format("2 to {}", most_pattern_count));
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > most_logprobs)
+    refuse("prompt_logprobs", request.prompt_logprobs, fmt::format("-1 (none) to {}", most_logprobs));
   if (request.logprobs < -1 || request.logprobs > most_logprobs)
     refuse("logprobs", request.logprobs, fmt::format("-1 (none) to {}", most_logprobs));
 }

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "draft/proposal.h"
+#include "engine/repetition.h"
 #include "forward/step_runner.h"
 
 namespace tandem::engine {
@@ -45,10 +46,14 @@ class TokenRule {
   virtual ~TokenRule() = default;
   // Clears the bits of tokens that may not come next: bit id % 32 of word id / 32. All bits are set before.
   virtual void mask(std::span<uint32_t> bits) = 0;
+  // False: mask() would clear no bit now, so it need not be called.
+  virtual bool masks() const { return true; }
   // The next token of the reply: one that mask() allowed.
   virtual void accept(int32_t token) = 0;
   // How many of these tokens, one after another, may come next: drafts beyond need no rows. Leaves the rule as it was.
   virtual int32_t allowed_drafts(std::span<const int32_t> drafts) { return static_cast<int32_t>(drafts.size()); }
+  // The reply is complete as it stands, without a stop token: it ends with reason `stop`.
+  virtual bool is_finished() const { return false; }
 };
 
 // A part of the prompt whose change deserves its own name when it makes a kept prefix useless.
@@ -56,6 +61,9 @@ struct PromptPart {
   int64_t begin = 0, end = 0;  // token positions [begin, end)
   enum class Kind { effort, template_text } kind = Kind::template_text;
 };
+
+// From here on a request is done in the background: while others wait, it gives its place back and goes on later.
+inline constexpr int64_t background_priority = int64_t{1} << 32;
 
 struct Request {
   std::string id;                   // for logs
@@ -72,19 +80,22 @@ struct Request {
   int64_t shared_prefix = 0;  // one of them, or 0: the end of what other conversations begin with, too (system
                               // prompt and tools); its state leaves by recency only, however this one goes on
   std::vector<PromptPart> prompt_parts;  // for the reason of a miss
-  bool needs_every_prompt_row = false;   // prompt logprobs are asked for: nothing may be skipped
+  bool needs_every_prompt_row = false;   // nothing may be skipped; implied by prompt_logprobs
 
   std::optional<draft::Choice> drafter;  // who proposes drafts; not given: the engine's default
   std::shared_ptr<TokenRule> rule;       // may be null
   // Called on the engine's thread with each token of the reply, in order, before its event: true ends the reply after
   // it with reason `stop` (a stop string is complete), so that no row behind it is kept. May be empty.
   std::function<bool(int32_t)> ends_after;
+  RepetitionLimit repetition;    // ends the reply with reason `repetition`
+  int64_t priority = 0;          // lower is admitted earlier, see background_priority
+  int32_t prompt_logprobs = -1;  // like logprobs, of each token of the prompt but the first
   int32_t logprobs = -1;  // tokens of each position to report beside the chosen one, 0 to most_logprobs; −1: no report
 
   std::optional<double> deadline_s;  // seconds from submit() after which the request ends with `deadline`
 };
 
-enum class FinishReason { stop, length, cancelled, error, deadline };
+enum class FinishReason { stop, length, cancelled, error, deadline, repetition };
 
 // Why a prompt was not resumed to its end (spec/runtime.md b.4, b.5).
 enum class PrefixMiss { none, new_prefix, evicted, other_salt, effort_changed, template_changed, logprobs_asked };
@@ -98,7 +109,8 @@ struct Timings {  // milliseconds
 inline constexpr int32_t most_logprobs = 20;
 struct TokenLogprobs {
   float chosen = 0;
-  int32_t size = 0;                                             // of the best
+  int32_t rank = 0;  // of the chosen token, 1: the likeliest; counted for tokens of the prompt only, else 0
+  int32_t size = 0;  // of the best
   std::array<std::pair<int32_t, float>, most_logprobs> best{};  // (id, logprob) descending, ties to the smaller id
 };
 
@@ -117,13 +129,15 @@ struct DraftStats {
 };
 
 struct Event {
-  enum class Kind { admitted, token, finished };
+  // prompt_token: if prompt_logprobs were asked for, each token of the prompt from the second on, in order, after
+  // `admitted` and before the first `token`.
+  enum class Kind { admitted, prompt_token, token, finished };
   Kind kind = Kind::token;
-  bool begins_step = false;                  // token: the first one of the step that yielded it
-  const TokenLogprobs* logprobs = nullptr;   // token: if the request asked for them; valid during the call
-  int32_t token = -1;                        // token: the sampled id (stop tokens come with `finished` instead)
-  int64_t cached_tokens = 0;                 // admitted: prompt tokens that need not be computed again
-  PrefixMiss miss = PrefixMiss::none;        // admitted: why not more
+  bool begins_step = false;                 // token: the first one of the step that yielded it
+  const TokenLogprobs* logprobs = nullptr;  // prompt_token; token: if the request asked for them; valid during the call
+  int32_t token = -1;                  // prompt_token; token: the sampled id (stop tokens come with `finished` instead)
+  int64_t cached_tokens = 0;           // admitted: prompt tokens that need not be computed again
+  PrefixMiss miss = PrefixMiss::none;  // admitted: why not more
   FinishReason reason = FinishReason::stop;  // finished
   int32_t stop_token = -1;                   // finished by stop: which id
   std::string error;                         // finished by error: message for the client

@@ -47,6 +47,7 @@ void LogitShaper::penalise(const Counts& counts, const SamplingParams& params) {
 
 std::span<const float> LogitShaper::shape(int32_t slot, std::span<const float> logits, const SamplingParams& params,
                                           TokenRule* rule) {
+  if (rule != nullptr && !rule->masks()) rule = nullptr;
   if (!params.shapes_logits() && rule == nullptr) return logits;
   std::copy(logits.begin(), logits.end(), row_.begin());
   const Counts& counts = counts_[static_cast<size_t>(slot)];

@@ -31,4 +31,9 @@ void report_logprobs(std::span<const float> logits, int32_t token, int32_t count
   }
 }
 
+int32_t rank_of(std::span<const float> logits, int32_t token) {
+  const float own = logits[static_cast<size_t>(token)];
+  return 1 + static_cast<int32_t>(std::count_if(logits.begin(), logits.end(), [own](float l) { return l > own; }));
+}
+
 }  // namespace tandem::engine

@@ -55,7 +55,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, draft::Drafter* drafter)
   step_.page_tables.reserve(slots * entries);
   step_.logit_rows.reserve(static_cast<size_t>(options.capacity.max_logit_rows));
   step_.head_slots.reserve(slots);
-  sampled_.reserve(slots);
+  wanted_.reserve(slots);
   ran_.reserve(slots);
   fills_.reserve(slots);
   filling_.reserve(slots);
@@ -71,6 +71,7 @@ std::unique_ptr<Job> Scheduler::make_job(Request request, Engine::Sink sink, Tim
   stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
   check_request(request, options_, max_stream_rows_);
   std::sort(request.keep_positions.begin(), request.keep_positions.end());
+  request.needs_every_prompt_row = request.needs_every_prompt_row || request.prompt_logprobs >= 0;
   auto job = std::make_unique<Job>();
   job->ids = std::move(request.prompt_ids);
   job->prompt = std::ssize(job->ids);
@@ -95,6 +96,7 @@ void Scheduler::enqueue(std::unique_ptr<Job> job) {
   next_deadline_ = std::min(next_deadline_, job->deadline);
   queue_.push_back(std::move(job));
   ++waiting_;
+  if (next_in_queue() + 1 == queue_.size()) admission_waits_ = false;  // it goes before the one that found no room
 }
 
 uint64_t Scheduler::submit(Request request, Engine::Sink sink, Time now) {

@@ -80,6 +80,10 @@ class Scheduler {
   // scheduler_admission.cc
   void admit(Time now);
   bool admit_next(Time now);
+  size_t next_in_queue() const;
+  bool yield_place();
+  void count_passes(uint64_t number);
+  void return_to_queue(Stream& stream);
   struct Admission {
     cache::Match match;
     PrefixMiss miss = PrefixMiss::none;
@@ -111,6 +115,7 @@ class Scheduler {
   void add_head_slots();
 
   // scheduler_delivery.cc
+  void score(Stream& stream, std::span<const float> logits);
   void verify(Stream& stream, std::span<const float> logits, Time now);
   std::optional<RatioChoice> choose(Stream& stream, std::span<const float> logits, int32_t draft, Time now);
   AllowedTokens allowed_at(const Job& job, int64_t position) const;
@@ -132,9 +137,9 @@ class Scheduler {
   draft::Drafter* const drafter_;
   PrefillPacer pacer_;
 
-  std::deque<std::unique_ptr<Job>> queue_;  // in the order of their numbers: what was given back is older than the rest
+  std::deque<std::unique_ptr<Job>> queue_;  // in the order of their numbers
   std::vector<Stream> streams_;             // one for each slot
-  std::vector<Stream*> by_age_;             // running ones, oldest first; scratch of one schedule()
+  std::vector<Stream*> by_age_;  // running ones, those first that keep their place longest; scratch of one schedule()
   uint64_t next_number_ = 1;
   Time next_deadline_ = never;
   bool admission_waits_ = false;  // the queue's head found no room, and nothing has changed since
@@ -142,7 +147,12 @@ class Scheduler {
 
   // The step that runs.
   forward::Step step_;
-  std::vector<Stream*> sampled_;  // streams of the logits' rows, in their order; each has 1 + tried of them
+  struct Wanted {
+    Stream* stream;
+    int64_t scored;  // rows of the prompt, from job->scored on, whose log-probabilities are wanted
+    bool samples;    // behind them: 1 + tried rows that choose tokens
+  };
+  std::vector<Wanted> wanted_;  // of the logits' rows, in their order
   struct Running {
     Stream* stream;
     int64_t rows;  // the certain ones

@@ -1,5 +1,5 @@
-// Admission: first come, first served; the longest kept prefix is resumed; all pages of the prompt are taken at once
-// (spec/runtime.md b.3.5, b.4).
+// Admission: by priority, among equals first come, first served, and nobody is passed more than most_passes times; the
+// longest kept prefix is resumed; all pages of the prompt are taken at once (spec/runtime.md b.3.5, b.4, c.5).
 #include <algorithm>
 #include <utility>
 
@@ -30,6 +30,11 @@ PrefixMiss refined(PrefixMiss miss, const std::vector<PromptPart>& parts, int64_
   return miss;
 }
 
+// A request that was given back after its prompt's log-probabilities were delivered may be resumed like any other.
+bool needs_every_row(const Job& job) {
+  return job.request.needs_every_prompt_row && (job.request.prompt_logprobs < 0 || job.wants_scores());
+}
+
 }  // namespace
 
 Stream* Scheduler::free_stream() {
@@ -40,18 +45,55 @@ Stream* Scheduler::free_stream() {
 }
 
 void Scheduler::admit(Time now) {
-  while (!queue_.empty() && !admission_waits_ && free_stream() != nullptr) admission_waits_ = !admit_next(now);
+  while (!queue_.empty() && !admission_waits_) {
+    if (free_stream() != nullptr && admit_next(now)) continue;
+    if (yield_place()) continue;
+    admission_waits_ = free_stream() != nullptr;
+    return;
+  }
 }
 
-// False: the queue's head has to wait, and everything behind it.
+// Of a queue that is not empty.
+size_t Scheduler::next_in_queue() const {
+  size_t next = 0;
+  for (size_t i = 1; i < queue_.size(); ++i) {
+    if (goes_before(*queue_[i], *queue_[next])) next = i;
+  }
+  return next;
+}
+
+// A request in the background goes back to the queue for the one that is next; its tokens stay. False: there is none,
+// or the next one is no better.
+bool Scheduler::yield_place() {
+  if (is_background(*queue_[next_in_queue()])) return false;
+  Stream* last = nullptr;
+  for (Stream& stream : streams_) {
+    if (!stream.is_running() || !is_background(*stream.job)) continue;
+    if (stream.admitted_step == counts_.steps) continue;  // the step holds moves of its state
+    if (last == nullptr || goes_before(*last->job, *stream.job)) last = &stream;
+  }
+  if (last == nullptr) return false;
+  return_to_queue(*last);
+  return true;
+}
+
+void Scheduler::count_passes(uint64_t number) {
+  for (const auto& job : queue_) {
+    if (job->number < number) ++job->passed;
+  }
+}
+
+// False: the one that is next has to wait, and all others with it.
 bool Scheduler::admit_next(Time now) {
-  const Job& job = *queue_.front();
-  int64_t limit = job.request.needs_every_prompt_row ? 0 : std::ssize(job.ids);
+  const size_t next = next_in_queue();
+  const Job& job = *queue_[next];
+  int64_t limit = needs_every_row(job) ? 0 : std::ssize(job.ids);
   while (true) {
     const Admission admission = look_up(job, limit);
     if (has_room_for(job, admission.match)) {
-      auto taken = std::move(queue_.front());
-      queue_.pop_front();
+      auto taken = std::move(queue_[next]);
+      queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(next));
+      count_passes(taken->number);
       start_stream(*free_stream(), std::move(taken), admission, now);
       return true;
     }
@@ -68,7 +110,7 @@ Scheduler::Admission Scheduler::look_up(const Job& job, int64_t limit) const {
   Admission admission;
   admission.match = book_.index().find(job.ids, job.request.cache_salt, limit);
   const cache::Match& match = admission.match;
-  if (job.request.needs_every_prompt_row)
+  if (needs_every_row(job))
     admission.miss = PrefixMiss::logprobs_asked;
   else if (match.length < std::ssize(job.ids))
     admission.miss = refined(miss_of(match.reason), job.request.prompt_parts, match.common);
@@ -95,6 +137,7 @@ void Scheduler::start_stream(Stream& stream, std::unique_ptr<Job> taken, const A
   stream.job = std::move(taken);
   Job& job = *stream.job;
   const cache::Match& match = admission.match;
+  stream.admitted_step = counts_.steps;
   stream.length = stream.kept = 0;
   stream.fill_end = std::ssize(job.ids);
   stream.waits = false;

@@ -46,14 +46,14 @@ void Scheduler::release(Stream& stream) {
   admission_waits_ = false;
 }
 
-// Oldest first, so that what is left goes to those who wait longest.
+// In the order of admission, so that what is left goes to those who come first.
 void Scheduler::grow_decoding_streams() {
   by_age_.clear();
   for (Stream& stream : streams_) {
     if (stream.is_running()) by_age_.push_back(&stream);
   }
   std::sort(by_age_.begin(), by_age_.end(),
-            [](const Stream* a, const Stream* b) { return a->job->number < b->job->number; });
+            [](const Stream* a, const Stream* b) { return goes_before(*a->job, *b->job); });
   for (Stream* stream : by_age_) {
     if (stream->phase != Stream::Phase::decoding) continue;
     const int64_t entries = book_.entries_of(stream->length + 1);
@@ -68,16 +68,22 @@ void Scheduler::grow_decoding_streams() {
   }
 }
 
-// The youngest goes back to the queue's front and later runs its own tokens as its prompt: the rows have the same bits,
-// so it goes on where it was.
 void Scheduler::give_back_youngest() {
   Stream& stream = *by_age_.back();
   by_age_.pop_back();
+  return_to_queue(stream);
+}
+
+// It later runs its own tokens as its prompt: the rows have the same bits, so it goes on where it was.
+void Scheduler::return_to_queue(Stream& stream) {
   log(LogLevel::info, "request {}: given back at {} tokens, {} of them sent", stream.job->request.id, stream.length,
       stream.job->emitted);
   ++counts_.preemptions;
   ++waiting_;
-  queue_.push_front(std::move(stream.job));
+  const uint64_t number = stream.job->number;
+  const auto place =
+      std::find_if(queue_.begin(), queue_.end(), [number](const auto& job) { return job->number > number; });
+  queue_.insert(place, std::move(stream.job));
   release(stream);
 }
 

@@ -28,7 +28,9 @@ bool has_choice(std::span<const float> logits, const AllowedTokens& allowed) {
 void Scheduler::complete(std::span<const float> logits, Time now) {
   const auto width = static_cast<size_t>(options_.vocab_size);
   size_t rows = 0;
-  for (const Stream* stream : sampled_) rows += 1 + static_cast<size_t>(stream->tried);
+  for (const Wanted& wanted : wanted_) {
+    rows += static_cast<size_t>(wanted.scored + (wanted.samples ? 1 + wanted.stream->tried : 0));
+  }
   if (logits.size() != rows * width)
     throw Error(ErrorCode::internal, "step", fmt::format("{} logits", logits.size()),
                 fmt::format("{} rows of {}", rows, width));
@@ -38,12 +40,33 @@ void Scheduler::complete(std::span<const float> logits, Time now) {
   pacer_.step_done(measured_);
   unpin();
   for (const Running& ran : ran_) ran.stream->length += ran.rows;
-  for (Stream* stream : sampled_) {
-    const size_t own = (1 + static_cast<size_t>(stream->tried)) * width;
-    verify(*stream, logits.first(own), now);
+  for (const Wanted& wanted : wanted_) {
+    const size_t scored = static_cast<size_t>(wanted.scored) * width;
+    score(*wanted.stream, logits.first(scored));
+    logits = logits.subspan(scored);
+    if (!wanted.samples) continue;
+    const size_t own = (1 + static_cast<size_t>(wanted.stream->tried)) * width;
+    verify(*wanted.stream, logits.first(own), now);
     logits = logits.subspan(own);
   }
   propose();
+}
+
+// The row of each token of the prompt says how likely the next one was. A stream that was given back runs its rows
+// again, and they are not asked for again.
+void Scheduler::score(Stream& stream, std::span<const float> logits) {
+  Job& job = *stream.job;
+  const auto width = static_cast<size_t>(options_.vocab_size);
+  for (; !logits.empty(); logits = logits.subspan(width)) {
+    Event event;
+    event.kind = Event::Kind::prompt_token;
+    event.token = job.ids[static_cast<size_t>(++job.scored)];
+    report_logprobs(logits.first(width), event.token, job.request.prompt_logprobs, logprobs_);
+    logprobs_.rank = rank_of(logits.first(width), event.token);
+    event.logprobs = &logprobs_;
+    send(job, event);
+  }
+  logprobs_.rank = 0;
 }
 
 // Row by row (spec/speculation.md 3.2): each row's token is the one that the reply has at its place, whatever the
@@ -123,8 +146,11 @@ void Scheduler::deliver(Stream& stream, int32_t token, std::span<const float> lo
   shaper_.accept(stream.slot, token);
   bool ends = false;
   try {
-    if (job.request.rule != nullptr) job.request.rule->accept(token);
-    ends = job.request.ends_after && job.request.ends_after(token);
+    if (job.request.rule != nullptr) {
+      job.request.rule->accept(token);
+      ends = job.request.rule->is_finished();
+    }
+    ends = (job.request.ends_after && job.request.ends_after(token)) || ends;  // it sees every token
   } catch (const std::exception& e) {
     log(LogLevel::error, "request {}: its rule threw: {}", job.request.id, e.what());
     return finish(stream, FinishReason::error, now, -1, fmt::format("the request's rule failed: {}", e.what()));
@@ -138,6 +164,9 @@ void Scheduler::deliver(Stream& stream, int32_t token, std::span<const float> lo
   }
   send(job, event);
   if (ends) return finish(stream, FinishReason::stop, now);
+  const auto reply = std::span<const int32_t>(job.ids).subspan(static_cast<size_t>(job.prompt));
+  if (job.request.repetition.is_on() && ends_in_repetition(reply, job.request.repetition))
+    return finish(stream, FinishReason::repetition, now);
   if (job.emitted >= job.request.max_tokens) finish(stream, FinishReason::length, now);
 }
 

@@ -74,7 +74,8 @@ void Scheduler::propose() {
   for (Stream& stream : streams_) {
     const auto is_own = [&stream](const Running& ran) { return ran.stream == &stream; };
     const bool ran = std::any_of(ran_.begin(), ran_.end(), is_own);
-    const bool moved = ran || std::find(sampled_.begin(), sampled_.end(), &stream) != sampled_.end();
+    const auto is_wanted = [&stream](const Wanted& wanted) { return wanted.stream == &stream; };
+    const bool moved = ran || std::any_of(wanted_.begin(), wanted_.end(), is_wanted);
     if (stream.phase != Stream::Phase::free && moved) views_.push_back(view_of(stream, ran));
   }
   Picker picker(*this);

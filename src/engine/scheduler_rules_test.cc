@@ -88,5 +88,44 @@ TEST(SchedulerRules, PenaltiesThatWouldMakeLogitsInfiniteAreRefused) {
   EXPECT_EQ(stepped.run(request).collector.wait().reason, FinishReason::length);
 }
 
+class Complete : public TokenRule {
+ public:
+  explicit Complete(int64_t tokens) : left_(tokens) {}
+  void mask(std::span<uint32_t>) override {}
+  bool masks() const override { return false; }
+  void accept(int32_t) override { --left_; }
+  bool is_finished() const override { return left_ <= 0; }
+
+ private:
+  int64_t left_;
+};
+
+TEST(SchedulerRules, ACompleteReplyEndsWithoutAStopToken) {
+  Request request = request_of({1, 2, 3}, 9);
+  request.min_tokens = 9;  // completeness counts more
+  request.rule = std::make_shared<Complete>(4);
+  SteppedScheduler stepped({});
+  auto& reply = stepped.run(request);
+  EXPECT_EQ(reply.collector.wait().reason, FinishReason::stop);
+  EXPECT_EQ(reply.collector.wait().stop_token, -1);
+  EXPECT_EQ(reply.collector.tokens().size(), 4u);
+}
+
+TEST(SchedulerRules, ALoopEndsWithItsOwnReason) {
+  Request request = request_of({1, 2, 3}, 50);
+  request.rule = std::make_shared<Only>(7);
+  request.repetition = {.max_size = 4, .min_size = 2, .min_count = 3};
+  SteppedScheduler stepped({});
+  auto& reply = stepped.run(request);
+  EXPECT_EQ(reply.collector.wait().reason, FinishReason::repetition);
+  EXPECT_EQ(reply.collector.tokens(), std::vector<int32_t>(6, 7)) << "three times two tokens";
+  for (const RepetitionLimit& limit : {RepetitionLimit{.max_size = -1, .min_size = 1, .min_count = 2},
+                                       RepetitionLimit{.max_size = 2, .min_size = 3, .min_count = 2},
+                                       RepetitionLimit{.max_size = 2, .min_size = 1, .min_count = 1}}) {
+    request.repetition = limit;
+    EXPECT_THROW(stepped.submit(request), Error);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::engine

@@ -8,7 +8,7 @@ namespace tandem::engine {
 
 const forward::Step* Scheduler::schedule(Time now) {
   step_.clear();
-  sampled_.clear();
+  wanted_.clear();
   ran_.clear();
   measured_ = {};
   measured_.began = now;
@@ -75,9 +75,17 @@ void Scheduler::add_segment(Stream& stream, int64_t rows, int32_t drafts) {
   step_.page_tables.insert(step_.page_tables.end(), stream.page_table.begin(), stream.page_table.begin() + pages);
   ran_.push_back({&stream, rows});
   stream.tried = drafts;
-  if (stream.length + rows < std::ssize(ids)) return;
-  for (int32_t i = -1; i < drafts; ++i) step_.logit_rows.push_back(first_row + static_cast<int32_t>(rows) + i);
-  sampled_.push_back(&stream);
+  const Job& job = *stream.job;
+  const int64_t first = std::max(stream.length, job.scored), end = stream.length + rows;
+  const int64_t scored = job.wants_scores() ? std::max<int64_t>(0, std::min(end, job.prompt - 1) - first) : 0;
+  for (int64_t i = 0; i < scored; ++i) {
+    step_.logit_rows.push_back(first_row + static_cast<int32_t>(first - stream.length + i));
+  }
+  const bool samples = end == std::ssize(ids);
+  for (int32_t i = -1; samples && i < drafts; ++i) {
+    step_.logit_rows.push_back(first_row + static_cast<int32_t>(rows) + i);
+  }
+  if (samples || scored > 0) wanted_.push_back({&stream, scored, samples});
 }
 
 // Drafts that a step could use: no row past the reply's end is run, and every row has a page.
@@ -88,6 +96,10 @@ int32_t Scheduler::usable_drafts(const Stream& stream) const {
   const int64_t usable = std::min<int64_t>({stream.proposal.count, room - 1, paged - 1});
   const auto count = static_cast<int32_t>(std::max<int64_t>(0, usable));
   if (count == 0 || job.request.rule == nullptr) return count;
+  // A drawn draft that the rule refuses has to be rejected, or the token in its place would not come from the row's
+  // distribution (spec/speculation.md 3.4).
+  if (options_.draft.verify == DraftVerify::ratio && job.request.sampling.temperature >= greedy_temperature)
+    return count;
   return std::min(
       count, job.request.rule->allowed_drafts(std::span(stream.proposal.tokens).first(static_cast<size_t>(count))));
 }
@@ -134,12 +146,21 @@ void Scheduler::add_prompt_rows(Time now) {
   const bool has_credit = !others_decode || pacer_.has_credit(now);
   fills_.clear();
   filling_.clear();
+  // Rows whose log-probabilities are wanted need logits: each stream has one row of them, and the oldest what is left.
+  int64_t spare = options_.capacity.max_logit_rows - std::ssize(step_.logit_rows);
+  for (const Stream* stream : by_age_) spare -= stream->phase == Stream::Phase::filling ? 1 : 0;
   for (Stream* stream : by_age_) {
     const int64_t remaining = stream->fill_end - stream->length;
     if (stream->phase != Stream::Phase::filling || remaining == 0) continue;
     if (!has_credit && remaining > slice) continue;
     const int64_t to_keep = stream->next_keep.length - stream->length;
-    fills_.push_back({.remaining = remaining, .limit = to_keep > 0 ? std::min(remaining, to_keep) : remaining});
+    int64_t limit = to_keep > 0 ? std::min(remaining, to_keep) : remaining;
+    if (stream->job->wants_scores()) {
+      const int64_t scored_before = std::max<int64_t>(0, stream->job->scored - stream->length);
+      limit = std::min(limit, scored_before + 1 + std::max<int64_t>(0, spare));
+      spare -= std::max<int64_t>(0, limit - scored_before - 1);
+    }
+    fills_.push_back({.remaining = remaining, .limit = limit});
     filling_.push_back(stream);
   }
   share_rows(fills_, slice);
@@ -158,7 +179,7 @@ void Scheduler::add_head_slots() {
     if (stream->phase != Stream::Phase::filling || stream->length < stream->fill_end) continue;
     step_.head_slots.push_back(stream->slot);
     stream->tried = 0;
-    sampled_.push_back(stream);
+    wanted_.push_back({stream, 0, true});
   }
 }
 

@@ -32,7 +32,7 @@ struct Witness {
   int32_t stop_token = -1;     // that ends the reply; -1: the length does
   uint64_t number = 0;
   Time submitted{0};
-  size_t tokens = 0;
+  size_t tokens = 0, scored = 0;
   bool admitted = false, finished = false;
   FinishReason reason = FinishReason::stop;
 };
@@ -134,7 +134,17 @@ class Simulation {
         if (event.cached_tokens > std::ssize(witness.scripted->request.prompt_ids)) wrong("more cached than asked");
         if (witness.scripted->request.needs_every_prompt_row && event.cached_tokens > 0) wrong("skipped prompt rows");
         break;
+      case Event::Kind::prompt_token: {
+        const auto& prompt = witness.scripted->request.prompt_ids;
+        if (!witness.admitted || witness.tokens > 0) wrong("a prompt token out of its place");
+        if (++witness.scored >= prompt.size() || event.token != prompt[witness.scored])
+          wrong("another token of the prompt than the next");
+        break;
+      }
       case Event::Kind::token:
+        if (witness.scripted->request.prompt_logprobs >= 0 &&
+            witness.scored + 1 != witness.scripted->request.prompt_ids.size())
+          wrong("a token before the prompt's log-probabilities");
         if (!witness.admitted) wrong("a token before admission");
         if (witness.tokens >= witness.reply.size() || event.token != witness.reply[witness.tokens])
           wrong("a token that the request alone does not get");
@@ -161,6 +171,7 @@ class Simulation {
         ++result_.cancelled;
         if (scripted.disconnect > now_) wrong("cancelled although the client is there");
         break;
+      case FinishReason::repetition: wrong("a repetition that nobody asked for"); break;
       case FinishReason::deadline:
         ++result_.overdue;
         if (!scripted.request.deadline_s ||

@@ -99,6 +99,7 @@ Request draw_request(Dice& dice, const Script& script) {
   if (dice.chance(20)) request.min_tokens = dice.between(0, 10);
   if (dice.chance(15)) request.cache_salt = "salt";
   request.needs_every_prompt_row = dice.chance(5);
+  if (dice.chance(5)) request.prompt_logprobs = 2;
   for (int64_t i = dice.between(0, 2); i > 0; --i)
     request.keep_positions.push_back(dice.between(1, std::ssize(request.prompt_ids)));
   if (dice.chance(15)) request.deadline_s = static_cast<double>(dice.between(1, 500)) / 1000;

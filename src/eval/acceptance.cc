@@ -232,6 +232,11 @@ int64_t AcceptanceReport::unexplained() const {
   });
 }
 
+bool AcceptanceReport::passed() const {
+  if (!options.is_rounded) return unexplained() == 0;
+  return unexplained() <= std::max<int64_t>(1, compared / 50) && request_mean() >= 0.99 * reference_request_mean();
+}
+
 AcceptanceReport run_acceptance(engine::Engine& engine, const std::vector<AcceptancePrompt>& prompts,
                                 const AcceptanceOptions& options, const std::function<void(int64_t)>& progress) {
   if (options.reference != ReferenceLoop::none && options.sampling.temperature >= 1e-5)

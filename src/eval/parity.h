@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "device/gpu.h"
 #include "forward/mutation.h"
+#include "forward/text_model.h"
 
 namespace tandem::eval {
 
@@ -18,6 +20,10 @@ struct ParityOptions {
   int threads = 0;
   forward::Mutation mutation = forward::Mutation::none;
   std::string only;  // model folder or "model/case_T40"; empty: all
+  // bf16, on a GPU or, where this is null, on the CPU: only logits are compared, and by how far rows lie from the
+  // reference's as a whole (parity_rounded.h).
+  forward::Compute compute = forward::Compute::f32;
+  device::Gpu* gpu = nullptr;  // bf16 only
   std::function<void(const std::string&)> progress;
 };
 

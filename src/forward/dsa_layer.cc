@@ -234,11 +234,13 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
       {&w.indexer.compress_gate, x, hidden, s.index_gate, shape.index_head_dim, pass.compute},
       {&w.indexer.weights_proj, x, hidden, s.index_weights, shape.index_n_heads},  // fp32 (ops/rounding.h)
   }};
+  if (pass.probe != nullptr) pass.probe->inputs(number, LinearInput::attention, rows, hidden, x);
   // Rows that reuse a selection score nothing.
   const bool scores = !pass.shared_selection.reuse;
   ops::linear(pass.threads, std::span(projections).first(scores ? 5 : 4), rows);
   normalise(pass, w);
   if (pass.probe != nullptr) pass.probe->latents(number, rows, shape.kv_lora_rank, s.latent);
+  if (pass.probe != nullptr) pass.probe->inputs(number, LinearInput::query, rows, shape.q_lora_rank, s.a);
   const std::array<ops::LinearCall, 2> queries{{
       {&w.q_b_proj, s.a, shape.q_lora_rank, s.query, heads * shape.qk_nope_head_dim, pass.compute},
       {&w.indexer.wq_b, s.a, shape.q_lora_rank, s.index_q, shape.index_n_heads * shape.index_head_dim, pass.compute},
@@ -266,6 +268,8 @@ void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number,
   ops::round_values(pass.threads, pass.compute, ops::RoundingPoint::attended, s.attended, latents);
   ops::mla_expand_value(pass.threads, kv_b, s.attended, s.value);
   ops::round_values(pass.threads, pass.compute, ops::RoundingPoint::linear, s.value, rows * heads * shape.v_head_dim);
+  if (pass.probe != nullptr)
+    pass.probe->inputs(number, LinearInput::attention_output, rows, heads * shape.v_head_dim, s.value);
   project_heads(pass.threads, pass.group, w.o_proj, s.value, pass.group.parts[1].attention_heads.count > 0, rows, y,
                 pass.compute);
 }

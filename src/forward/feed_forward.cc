@@ -42,6 +42,7 @@ void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, 
   experts.y = y;
   experts.scratch = &pass.expert_scratch;
   experts.compute = pass.compute;
+  if (pass.probe != nullptr) pass.probe->inputs(number, LinearInput::feed_forward, pass.rows(), shape.hidden_size, x);
   if (layer.weights->moe) {
     const model::MoeWeights& w = *layer.weights->moe;
     ops::linear(pass.threads, w.gate, x, s.router, pass.rows());  // fp32 (ops/rounding.h)

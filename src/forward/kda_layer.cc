@@ -95,10 +95,14 @@ void run_heads(const Pass& pass, const PreparedLayer& layer, const float* x) {
 
 }  // namespace
 
-void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x, float* y) {
+void kda_attention(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y) {
+  const int64_t rows = pass.rows();
+  if (pass.probe != nullptr) pass.probe->inputs(number, LinearInput::attention, rows, pass.shape.hidden_size, x);
   if (pass.shape.kda_num_heads > 0) run_heads(pass, layer, x);
+  if (pass.probe != nullptr)
+    pass.probe->inputs(number, LinearInput::attention_output, rows, pass.shape.kda_width(), pass.scratch.o);
   project_heads(pass.threads, pass.group, layer.weights->kda->o_proj, pass.scratch.o,
-                pass.group.parts[1].kda_heads.count > 0, pass.rows(), y, pass.compute);
+                pass.group.parts[1].kda_heads.count > 0, rows, y, pass.compute);
 }
 
 }  // namespace tandem::forward

@@ -91,7 +91,7 @@ void for_segments(const Pass& pass, const Body& body) {
 
 // Sub-layers: x [rows, hidden] normed input, y [rows, hidden] output. `layer` is the model's layer number, for the
 // probe.
-void kda_attention(const Pass& pass, const PreparedLayer& layer, const float* x, float* y);                  // spec 3
+void kda_attention(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);  // spec 3
 void dsa_attention(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);  // spec 4
 void feed_forward(const Pass& pass, const PreparedLayer& layer, int64_t number, const float* x, float* y);   // spec 5
 

@@ -124,7 +124,7 @@ void TextModel::State::run_layer(const Pass& pass, int64_t number) {
   const model::LayerWeights& w = *layer.weights;
   site(*w.hc_attn, w.input_layernorm, [&](const float* x, float* y) {
     if (w.kda) {
-      kda_attention(pass, layer, x, y);
+      kda_attention(pass, layer, number, x, y);
     } else {
       dsa_attention(pass, layer, number, x, y);
     }
@@ -221,6 +221,7 @@ void TextModel::State::run_rows(const Step& step, Probe* probe) {
     if (segment.position == 0) slots.reset(segment.slot);
   }
   embed(step.tokens, shape.hc_mult, scratch.streams, shape.hc_mult * shape.hidden_size);
+  if (probe != nullptr) probe->embedded(rows, scratch.streams);
   if (drafter != nullptr) drafter->begin_text(step);
   const Pass shared = pass(step, probe);
   for (int64_t number = 0; number < shape.num_hidden_layers; ++number) run_layer(shared, number);

@@ -21,12 +21,14 @@ KeyRing::Digest KeyRing::digest(std::string_view key) {
   return digest;
 }
 
-bool KeyRing::accepts(std::string_view key) const {
+int64_t KeyRing::index_of(std::string_view key) const {
   const Digest given = digest(key);
-  bool accepted = false;
+  int64_t found = -1;
   // Every digest is compared, so the time says nothing about which one was right.
-  for (const Digest& known : digests_) accepted |= CRYPTO_memcmp(known.data(), given.data(), known.size()) == 0;
-  return accepted;
+  for (size_t i = 0; i < digests_.size(); ++i) {
+    if (CRYPTO_memcmp(digests_[i].data(), given.data(), given.size()) == 0) found = static_cast<int64_t>(i);
+  }
+  return found;
 }
 
 std::string_view bearer_token(std::string_view authorization) {

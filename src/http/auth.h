@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,9 @@ class KeyRing {
   explicit KeyRing(const std::vector<std::string>& keys);
 
   bool empty() const { return digests_.empty(); }
-  bool accepts(std::string_view key) const;
+  bool accepts(std::string_view key) const { return index_of(key) >= 0; }
+  // Which key it is, from 0; -1: none of them.
+  int64_t index_of(std::string_view key) const;
 
  private:
   using Digest = std::array<unsigned char, 32>;

@@ -89,22 +89,30 @@ std::optional<ApiError> check_protocol(const beast::http::request<beast::http::s
 }  // namespace
 
 Connection::Connection(asio::ip::tcp::socket socket, const Shared& shared, std::function<void(Connection*)> on_closed)
-    : socket_(std::move(socket)),
+    : stream_(std::move(socket), shared.tls),
       router_(shared.router),
       limits_(shared.limits),
       bodies_(shared.bodies),
       observer_(shared.observer),
       on_closed_(std::move(on_closed)),
-      deadline_(socket_.get_executor()),
-      write_deadline_(socket_.get_executor()),
-      keepalive_(socket_.get_executor()),
+      deadline_(stream_.get_executor()),
+      write_deadline_(stream_.get_executor()),
+      keepalive_(stream_.get_executor()),
       buffer_(limits_.header_bytes + limits_.pipelined_bytes + 4 * read_bytes) {}
 
 void Connection::start() {
   ErrorCode ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  socket_.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
-  next_request();
+  stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
+  stream_.socket().set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
+  stream_.socket().non_blocking(true, ignored);  // for write_at_once
+  if (!stream_.is_secure()) return next_request();
+  state_ = State::handshake;
+  arm(deadline_, limits_.handshake);
+  stream_.async_handshake([self = shared_from_this()](ErrorCode error) {
+    if (self->state_ == State::closed) return;
+    if (error) return self->close();
+    self->next_request();
+  });
 }
 
 void Connection::shut_down() {
@@ -122,7 +130,7 @@ void Connection::close() {
   }
   state_ = State::closed;
   ErrorCode ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
   deadline_.cancel();
   write_deadline_.cancel();
   keepalive_.cancel();
@@ -153,7 +161,7 @@ void Connection::next_request() {
   } else if (reading_) {
     // Pipelined bytes are here already and only one read may run: on_read goes on.
     ErrorCode ignored;
-    socket_.cancel(ignored);
+    stream_.socket().cancel(ignored);
   } else {
     read_head();
   }
@@ -162,7 +170,7 @@ void Connection::next_request() {
 // Waits for the first byte of a request; during an answer, for further requests and for the client's leaving.
 void Connection::start_read() {
   reading_ = true;
-  socket_.async_read_some(buffer_.prepare(read_bytes),
+  stream_.async_read_some(buffer_.prepare(read_bytes),
                           [self = shared_from_this()](ErrorCode error, size_t bytes) { self->on_read(error, bytes); });
 }
 
@@ -182,7 +190,7 @@ void Connection::on_read(ErrorCode error, size_t bytes) {
     discarded_ += bytes;
     if (discarded_ > limits_.discarded_bytes) return close();
     arm(deadline_, limits_.linger);
-    return start_read();
+    return discard();
   }
   if (buffer_.size() < limits_.pipelined_bytes) start_read();
 }
@@ -193,7 +201,7 @@ void Connection::read_head() {
   parser_.emplace();
   parser_->header_limit(limits_.header_bytes);
   parser_->body_limit(boost::none);  // a Content-Length over the limit must still give its head
-  beast::http::async_read_header(socket_, buffer_, *parser_,
+  beast::http::async_read_header(stream_, buffer_, *parser_,
                                  [self = shared_from_this()](ErrorCode error, size_t) { self->on_head(error); });
 }
 
@@ -232,8 +240,11 @@ void Connection::read_body() {
     return refuse(api::unavailable("Too many large requests."), false);
   }
   if (parser_->is_done()) return dispatch();
-  arm(deadline_, limits_.body_idle);
-  beast::http::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
+  const auto passed =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - head_time_);
+  if (passed >= limits_.body) return close();
+  arm(deadline_, std::min(limits_.body_idle, limits_.body - passed));
+  beast::http::async_read_some(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
     if (self->state_ == State::closed) return;
     if (error) return self->on_parse_error(error);
     self->read_body();
@@ -282,6 +293,7 @@ void Connection::dispatch() {
   request.method = decision_.route->method;
   request.path = decision_.path;
   request.request_id = request_id_;
+  request.client = decision_.client;
   request.body = std::move(message.body());
   request.body_share = std::exchange(body_share_, nullptr);
   log(LogLevel::debug, "request {}: {} {}, {} bytes", request_id_, request.method, request.path, request.body.size());
@@ -300,7 +312,33 @@ void Connection::dispatch() {
 void Connection::write(std::string bytes) {
   if (state_ == State::closed) return;
   queued_ += bytes;
-  if (!writing_) start_write();
+  flush_soon();
+}
+
+// After whatever gives bytes or ends the answer, so that what it gives in a row leaves in one piece.
+void Connection::flush_soon() {
+  if (std::exchange(flush_due_, true)) return;
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
+    self->flush_due_ = false;
+    if (self->state_ == State::closed || self->writing_) return;
+    self->write_at_once();
+    if (const auto answer = self->answer_.lock(); answer && !self->congested()) answer->drained();
+    self->after_answer();
+  });
+}
+
+// A token is a few hundred bytes, for which the kernel nearly always has room: then neither a timer nor a completion is
+// needed. What is left, errors included, goes the long way.
+void Connection::write_at_once() {
+  ErrorCode error;
+  while (!stream_.is_secure() && !error && !(in_flight_.empty() && queued_.empty())) {
+    if (in_flight_.empty()) in_flight_.swap(queued_);
+    written_ += stream_.socket().write_some(asio::buffer(in_flight_) + written_, error);
+    if (written_ < in_flight_.size()) continue;
+    in_flight_.clear();
+    written_ = 0;
+  }
+  if (written_ < in_flight_.size() || !queued_.empty()) start_write();
 }
 
 bool Connection::congested() const { return in_flight_.size() - written_ + queued_.size() > limits_.unsent_bytes; }
@@ -312,7 +350,7 @@ void Connection::start_write() {
   }
   writing_ = true;
   arm(write_deadline_, limits_.write_idle);
-  socket_.async_write_some(
+  stream_.async_write_some(
       asio::buffer(in_flight_) + written_,
       [self = shared_from_this()](ErrorCode error, size_t bytes) { self->on_written(error, bytes); });
 }
@@ -329,34 +367,51 @@ void Connection::on_written(ErrorCode error, size_t bytes) {
     write_deadline_.cancel();
   }
   if (answer && !congested()) answer->drained();
-  if (!writing_ && answered_) {
-    if (*answered_ && !shutting_down_) {
-      next_request();
-    } else if (unread_) {
-      linger();
-    } else {
-      close();
-    }
+  after_answer();
+}
+
+// Goes on once the answer has been given and written to its end.
+void Connection::after_answer() {
+  if (state_ != State::busy || writing_ || !answered_) return;
+  if (*answered_ && !shutting_down_) {
+    next_request();
+  } else if (unread_ || stream_.is_secure()) {
+    linger();
+  } else {
+    close();
   }
 }
 
 void Connection::set_keepalive(bool on) {
-  keepalive_.cancel();
-  if (!on || limits_.sse_keepalive.count() == 0 || state_ == State::closed) return;
-  keepalive_.expires_after(limits_.sse_keepalive);
+  if (limits_.sse_keepalive.count() == 0 || state_ == State::closed) return;
+  const bool was_on = silent_since_.has_value();
+  silent_since_.reset();
+  if (on) silent_since_ = Timer::clock_type::now();
+  if (on && !was_on) wait_for_silence();
+  if (!on) keepalive_.cancel();
+}
+
+// The timer is not set anew for every event: when it is due it looks how long nothing was sent.
+void Connection::wait_for_silence() {
+  keepalive_.expires_at(*silent_since_ + limits_.sse_keepalive);
   keepalive_.async_wait([self = shared_from_this()](ErrorCode error) {
-    if (error || self->keepalive_.expiry() > Timer::clock_type::now()) return;
-    if (const auto answer = self->answer_.lock()) {
+    const auto now = Timer::clock_type::now();
+    if (error || !self->silent_since_ || self->keepalive_.expiry() > now) return;
+    if (now - *self->silent_since_ >= self->limits_.sse_keepalive) {
+      const auto answer = self->answer_.lock();
+      if (!answer) return self->silent_since_.reset();
       // A client that takes nothing does not get more of it.
       if (!self->congested()) answer->send_keepalive();
-      self->set_keepalive(true);
+      self->silent_since_ = now;
     }
+    self->wait_for_silence();
   });
 }
 
 void Connection::end_answer(bool keep_alive) {
   answered_ = keep_alive;
   if (const auto answer = answer_.lock()) report(answer->status());
+  flush_soon();
 }
 
 void Connection::report(int status) {
@@ -366,7 +421,7 @@ void Connection::report(int status) {
 }
 
 void Connection::abandoned() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
     if (self->state_ != State::busy || self->answered_ || !self->answer_.expired()) return;
     log(LogLevel::error, "request {}: dropped without an answer", self->request_id_);
     self->close();
@@ -377,11 +432,20 @@ void Connection::linger() {
   state_ = State::lingering;
   parser_.reset();
   body_share_.reset();
-  ErrorCode ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   buffer_.consume(buffer_.size());
   arm(deadline_, limits_.linger);
-  if (!reading_) start_read();
+  // Under TLS a body that ends with the connection is complete only with this.
+  stream_.async_end_output([self = shared_from_this()](ErrorCode) {
+    if (self->state_ == State::closed) return;
+    if (!self->unread_) return self->close();
+    if (!self->reading_) self->discard();
+  });
+}
+
+void Connection::discard() {
+  reading_ = true;
+  stream_.async_read_raw(buffer_.prepare(read_bytes),
+                         [self = shared_from_this()](ErrorCode error, size_t bytes) { self->on_read(error, bytes); });
 }
 
 }  // namespace tandem::http

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -18,6 +19,7 @@
 #include "http/body_budget.h"
 #include "http/limits.h"
 #include "http/router.h"
+#include "http/stream.h"
 
 namespace tandem::http {
 
@@ -29,6 +31,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
     const Limits& limits;
     const BodyBudget& bodies;
     const api::HttpObserver& observer;  // told of every request that got as far as its head; may be empty
+    boost::asio::ssl::context* tls;     // null: plain connections
   };
 
   // on_closed is called once.
@@ -45,9 +48,9 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void abandoned() override;
 
  private:
-  // idle: waiting for the first byte of a request; busy: a request is being answered; lingering: the last answer is
-  // written, what the client still sends is thrown away so that it is not answered with a reset.
-  enum class State { idle, head, body, busy, lingering, closed };
+  // handshake: of TLS; idle: waiting for the first byte of a request; busy: a request is being answered; lingering: the
+  // last answer is written, what the client still sends is thrown away so that it is not answered with a reset.
+  enum class State { handshake, idle, head, body, busy, lingering, closed };
   using Timer = boost::asio::steady_timer;
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   using ErrorCode = boost::system::error_code;
@@ -63,14 +66,19 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void refuse(const api::ApiError& error, bool keep_alive);
   api::Reply worded(const api::ApiError& error) const;  // as the clients of the route expect it
   void on_parse_error(ErrorCode error);
+  void flush_soon();
+  void write_at_once();
   void start_write();
   void on_written(ErrorCode error, size_t bytes);
+  void after_answer();
   void next_request();
+  void wait_for_silence();
   void linger();
+  void discard();
   std::shared_ptr<Answer> make_answer();
   void report(int status);
 
-  boost::asio::ip::tcp::socket socket_;
+  Stream stream_;
   const Router& router_;
   const Limits& limits_;
   const BodyBudget& bodies_;
@@ -96,7 +104,9 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   std::string in_flight_, queued_;  // being written; to be written next
   size_t written_ = 0;              // bytes of in_flight_
   bool writing_ = false;
-  std::optional<bool> answered_;  // the answer is complete; whether another request may follow
+  bool flush_due_ = false;
+  std::optional<Timer::time_point> silent_since_;  // of a stream that wants comments: its last byte
+  std::optional<bool> answered_;                   // the answer is complete; whether another request may follow
 };
 
 }  // namespace tandem::http

@@ -212,6 +212,28 @@ TEST_F(ConnectionTest, SilentClientsAreClosed) {
   EXPECT_TRUE(after.closed_by_server());
 }
 
+// A piece now and then does not buy more time than the whole may take.
+TEST_F(ConnectionTest, ClientsThatDripAreClosed) {
+  Limits limits;
+  limits.header = 300ms;
+  limits.body_idle = 10'000ms;
+  limits.body = 300ms;
+  start(limits);
+  TestClient in_head(server_->port()), in_body(server_->port()), in_chunks(server_->port());
+  in_head.send("GET /hello HTTP/1.1\r\n");
+  in_body.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n");
+  in_chunks.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const auto begin = std::chrono::steady_clock::now();
+  while (in_head.send("X: y\r\n") || in_body.send("z") || in_chunks.send("1\r\nz\r\n")) {
+    ASSERT_LT(std::chrono::steady_clock::now() - begin, 8s);
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_EQ(in_head.read_all() + in_body.read_all() + in_chunks.read_all(), "");
+  TestClient other(server_->port());
+  other.send(get("/hello"));
+  EXPECT_EQ(status(other.read_response()), 200);
+}
+
 TEST_F(ConnectionTest, ABusyConnectionIsNotIdle) {
   Limits limits;
   limits.idle = 50ms;
@@ -310,6 +332,35 @@ TEST_F(ConnectionTest, SlowReaderCongestsAndDrains) {
   EXPECT_TRUE(drained);
   client.read_until("0\r\n\r\n");
   EXPECT_EQ(gone_, 0);
+}
+
+TEST_F(ConnectionTest, AReaderThatTakesNothingDelaysNobody) {
+  start();  // it would be gone after 30 s: far beyond what the others are given here
+  TestClient slow(server_->port());
+  slow.send(get("/stream"));
+  ASSERT_TRUE(eventually([&] { return holding_ == 1; }));
+  std::shared_ptr<api::Responder> stuck;
+  const std::string event(100'000, 'x');
+  on_io([&] {
+    stuck = std::move(held_);
+    while (!stuck->congested()) stuck->send_event(event);
+  });
+  TestClient stream(server_->port()), requests(server_->port());
+  stream.send(get("/stream"));
+  stream.read_until("\r\n\r\n");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 200; ++i) {
+    on_io([&] {
+      stuck->send_event("more");  // is only queued
+      held_->send_event("token");
+    });
+    EXPECT_EQ(stream.read_until("\n\n\r\n"), "d\r\ndata: token\n\n\r\n");
+    requests.send(post("/echo", "now", "X-Request-Id: r\r\n"));
+    EXPECT_EQ(body(requests.read_response()), "r|now");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+  EXPECT_EQ(gone_, 0);
+  on_io([&] { stuck.reset(); });
 }
 
 TEST_F(ConnectionTest, ReaderThatTakesNothingIsGone) {

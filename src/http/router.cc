@@ -67,10 +67,19 @@ Headers Router::common_headers() const {
   return {{"Access-Control-Allow-Origin", "*"}, {"Access-Control-Expose-Headers", "x-request-id, retry-after"}};
 }
 
+std::string Router::methods_of(const std::string& path) const {
+  std::string methods;
+  for (const api::Route& route : routes_) {
+    if (path_matches(route.path, path)) methods += route.method == "GET" ? "GET, HEAD, " : route.method + ", ";
+  }
+  return methods;
+}
+
 api::Reply Router::preflight(const RequestHead& head) const {
   api::Reply reply;
   reply.status = 204;
-  reply.headers.emplace_back("Allow", allowed_methods);
+  const std::string methods = methods_of(path_of(head.target).value_or(""));
+  reply.headers.emplace_back("Allow", methods.empty() ? std::string(allowed_methods) : methods + "OPTIONS");
   if (!cors_allowed()) return reply;
   reply.headers.emplace_back("Access-Control-Allow-Methods", allowed_methods);
   if (!head.requested_headers.empty()) {
@@ -80,10 +89,13 @@ api::Reply Router::preflight(const RequestHead& head) const {
   return reply;
 }
 
-bool Router::authorised(const RequestHead& head) const {
-  if (keys_.empty()) return true;
-  const auto accepted = [this](std::string_view key) { return !key.empty() && keys_.accepts(key); };
-  return accepted(bearer_token(head.authorization)) || accepted(head.x_api_key) || accepted(head.api_key);
+// The first of the three fields that holds a known key; 0: none does.
+int64_t Router::client_of(const RequestHead& head) const {
+  for (const std::string_view key :
+       {bearer_token(head.authorization), std::string_view(head.x_api_key), std::string_view(head.api_key)}) {
+    if (const int64_t index = key.empty() ? -1 : keys_.index_of(key); index >= 0) return index + 1;
+  }
+  return 0;
 }
 
 std::optional<ApiError> Router::refuse(const RequestHead& head, bool open) const {
@@ -113,9 +125,9 @@ Decision Router::decide(const RequestHead& head) const {
     return decision;
   }
   decision.path = *path;
+  decision.client = client_of(head);
   decision.head_only = head.method == "HEAD";
   const std::string_view method = decision.head_only ? "GET" : std::string_view(head.method);
-  std::string allow;
   bool known_path = false, open = false;
   auto refusal = api::Route().refusal;
   const auto answer = [&](const ApiError& error) {
@@ -127,7 +139,6 @@ Decision Router::decide(const RequestHead& head) const {
     open = open || route.open;
     if (route.method == method) decision.route = &route;
     if (route.refusal) refusal = route.refusal;
-    allow += fmt::format("{}, {}", route.method, route.method == "GET" ? "HEAD, " : "");
   }
   if (const auto error = refuse(head, open)) {
     answer(*error);
@@ -135,7 +146,7 @@ Decision Router::decide(const RequestHead& head) const {
     answer({404, "not_found_error", fmt::format("No such path: {}", decision.path)});
   } else if (!decision.route) {
     answer({405, "invalid_request_error", fmt::format("{} is not allowed on {}.", head.method, decision.path)});
-    decision.reply->headers.emplace_back("Allow", allow + "OPTIONS");
+    decision.reply->headers.emplace_back("Allow", methods_of(decision.path) + "OPTIONS");
   } else if (!head.content_encoding.empty() && head.content_encoding != "identity") {
     answer({415, "invalid_request_error", "Compressed request bodies are not supported."});
   }

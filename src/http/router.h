@@ -30,6 +30,7 @@ struct Decision {
   std::optional<api::Reply> reply;    // answer at once…
   const api::Route* route = nullptr;  // …or call its handler with
   std::string path;                   // this path
+  int64_t client = 0;                 // api::HttpRequest::client
   bool head_only = false;             // HEAD: the answer without its body
 };
 
@@ -45,8 +46,11 @@ class Router {
 
  private:
   std::optional<api::ApiError> refuse(const RequestHead& head, bool open) const;
+  // "GET, HEAD, POST, " of the routes of a path; empty for an unknown one.
+  std::string methods_of(const std::string& path) const;
   api::Reply preflight(const RequestHead& head) const;
-  bool authorised(const RequestHead& head) const;
+  int64_t client_of(const RequestHead& head) const;
+  bool authorised(const RequestHead& head) const { return keys_.empty() || client_of(head) > 0; }
   bool cors_allowed() const { return !keys_.empty() || loopback_; }
 
   std::vector<api::Route> routes_;

@@ -158,6 +158,7 @@ TEST(Router, Preflight) {
     ASSERT_TRUE(decision.reply);
     EXPECT_EQ(decision.reply->status, 204);
     EXPECT_EQ(header(*decision.reply, "Access-Control-Allow-Methods"), "GET, POST, DELETE, OPTIONS");
+    EXPECT_EQ(header(*decision.reply, "Allow"), "POST, OPTIONS");  // of this path
     EXPECT_EQ(header(*decision.reply, "Access-Control-Allow-Headers"), "authorization, x-stainless-os");
     EXPECT_EQ(header(*decision.reply, "Access-Control-Max-Age"), "600");
     EXPECT_EQ(router.common_headers().at(0).second, "*");

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "http/connection.h"
 #include "http/router.h"
+#include "http/tls.h"
 
 namespace tandem::http {
 
@@ -31,6 +32,14 @@ using asio::ip::tcp;
 using SystemError = boost::system::error_code;
 
 namespace {
+
+// Null without TLS.
+std::unique_ptr<asio::ssl::context> tls_context(const ServerOptions& options) {
+  if (options.tls_cert.empty() && options.tls_key.empty()) return nullptr;
+  if (options.tls_key.empty()) throw Error(ErrorCode::usage, "--tls-cert", "no key", "--tls-key with it");
+  if (options.tls_cert.empty()) throw Error(ErrorCode::usage, "--tls-key", "no certificate", "--tls-cert with it");
+  return std::make_unique<asio::ssl::context>(make_tls_context(options.tls_cert, options.tls_key));
+}
 
 constexpr std::chrono::seconds close_grace{2};          // for answers that are being written
 constexpr std::chrono::milliseconds accept_pause{100};  // after a failed accept (no descriptors left)
@@ -56,6 +65,7 @@ struct Server::State {
   explicit State(ServerOptions server_options)
       : options(std::move(server_options)),
         bodies(options.limits.all_bodies_bytes),
+        tls(tls_context(options)),
         pool(static_cast<size_t>(std::max(options.workers, 1))) {}
 
   void listen();
@@ -66,6 +76,7 @@ struct Server::State {
 
   ServerOptions options;
   BodyBudget bodies;
+  std::unique_ptr<asio::ssl::context> tls;  // null: plain HTTP
   asio::io_context io;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> guard;
   tcp::acceptor acceptor{io};
@@ -114,6 +125,7 @@ tcp::endpoint checked_endpoint(asio::io_context& io, const ServerOptions& option
 
 void check_listener(const ServerOptions& options) {
   [[maybe_unused]] const KeyRing keys(options.api_keys);
+  [[maybe_unused]] const auto tls = tls_context(options);
   asio::io_context io;
   checked_endpoint(io, options, place_of(options));
 }
@@ -155,7 +167,7 @@ void Server::State::accept() {
       });
       return;
     }
-    const Connection::Shared shared{*router, options.limits, bodies, observer};
+    const Connection::Shared shared{*router, options.limits, bodies, observer, tls.get()};
     auto connection = std::make_shared<Connection>(std::move(socket), shared, [this](Connection* closed) {
       connections.erase(closed);
       if (closing && connections.empty()) io.stop();
@@ -208,7 +220,7 @@ uint16_t Server::port() const { return state_->port; }
 std::string Server::url() const {
   const std::string& host = state_->options.host;
   const bool v6 = host.find(':') != std::string::npos;
-  return fmt::format("http://{}:{}", v6 ? "[" + host + "]" : host, state_->port);
+  return fmt::format("{}://{}:{}", state_->tls ? "https" : "http", v6 ? "[" + host + "]" : host, state_->port);
 }
 
 void Server::start(std::vector<api::Route> routes, api::HttpObserver observer) {

@@ -20,17 +20,19 @@ struct ServerOptions {
   std::vector<std::string> api_keys;  // none: open to whoever can connect
   bool insecure = false;              // allow listening beyond loopback without a key
   std::optional<bool> open_metrics;   // monitoring routes need no key; not set: on a loopback listener
+  std::string tls_cert, tls_key;      // PEM files (http/tls.h); both or none, which means plain HTTP
   int workers = 1;
   Limits limits;
 };
 
-// Throws what a Server's constructor throws for the host and the keys, without listening: resource, usage.
+// Throws what a Server's constructor throws for the host, the keys and the files of TLS, without listening: resource,
+// usage, bad_file.
 void check_listener(const ServerOptions& options);
 
 class Server : public api::Executor {
  public:
   // Binds and listens; connections wait until start(). Throws Error: resource (port in use, no permission, unknown
-  // host), usage (beyond loopback without a key and not insecure, empty key).
+  // host), usage (beyond loopback without a key and not insecure, empty key, half of TLS), bad_file (certificate, key).
   explicit Server(ServerOptions options);
   ~Server() override;  // close()
   Server(const Server&) = delete;

@@ -38,6 +38,8 @@ class ServerTest : public testing::Test {
     options.limits = limits;
     options.api_keys = std::move(keys);
     options.open_metrics = open_metrics;
+    options.tls_cert = tls_cert_;
+    options.tls_key = tls_key_;
     server_ = std::make_unique<Server>(std::move(options));
     server_->start(
         {{"POST", "/echo", false,
@@ -112,6 +114,7 @@ class ServerTest : public testing::Test {
   static int status(const std::string& response) { return response.size() > 12 ? std::stoi(response.substr(9, 3)) : 0; }
   static std::string body(const std::string& response) { return response.substr(response.find("\r\n\r\n") + 4); }
 
+  std::string tls_cert_, tls_key_;  // files for start(); empty: plain HTTP
   std::unique_ptr<Server> server_;
   std::shared_ptr<api::Responder> held_;  // io thread only, once the server runs
   std::atomic<int> holding_{0}, gone_{0};

@@ -8,11 +8,11 @@ import subprocess
 
 from program import NANO, PROGRAM, SMALL, SOURCE, TandemTest, main, tandem
 
-COMMANDS = ["serve", "chat", "generate", "inspect", "plan", "quantize", "eval skills", "eval parity", "eval acceptance",
+COMMANDS = ["serve", "chat", "generate", "inspect", "plan", "quantize", "verify", "eval skills", "eval parity", "eval acceptance",
             "eval kld", "eval ppl", "calibrate timing", "calibrate kv", "bench replay", "kernels build", "kernels list",
             "doctor"]
 # The pages that list the options of a command.
-PAGES = {"plan": "plan", "inspect": "formats", "quantize": "formats", "calibrate kv": "formats", "eval skills": "eval",
+PAGES = {"plan": "plan", "inspect": "formats", "quantize": "quantize", "verify": "quantize", "calibrate kv": "formats", "eval skills": "eval",
          "eval parity": "eval", "eval acceptance": "eval", "eval kld": "eval", "eval ppl": "eval"}
 
 

@@ -51,6 +51,8 @@ class Quantize(TandemTest):
         out = self.path("nvfp4")
         made = tandem("quantize", NANO, "--out", out, "--experts", "nvfp4")
         self.assertEqual(made.status, 0, made.err)
+        # A drafter is found by its model's name, so the copy has none unless it is named.
+        self.assertIn(f"tandem serve {out} --drafter-model {NANO}-dflash2\n", made.out)
         prompt = ("--prompt", "<|user|>What is the capital of Norway?<|assistant|><think>", "--temperature", "0",
                   "--max-tokens", "12", "--drafter", "none")
         expected = tandem("generate", out, *SMALL, *prompt)

@@ -59,6 +59,9 @@ struct Registration {
   Registration(const char* source, const char* name, const char* defines, uint32_t max_threads, Body body);
 };
 
+// The bounds of a kernel's launches.
+constexpr uint32_t max_threads(uint32_t threads, uint32_t /*blocks*/ = 1) { return threads; }
+
 }  // namespace tandem::emulator
 
 // CUDA's own names.
@@ -73,15 +76,16 @@ struct Registration {
 #define __shared__ static thread_local
 #define __restrict__ __restrict
 
-#define TANDEM_KERNEL(kernel, Args, max_threads)                                            \
-  static void kernel(const Args& args);                                                     \
-  static const ::tandem::emulator::Registration kernel##_registration(                      \
-      TANDEM_KERNEL_SOURCE, #kernel, TANDEM_KERNEL_DEFINES, max_threads,                    \
-      [](const void* emulated_args) { kernel(*static_cast<const Args*>(emulated_args)); }); \
+#define TANDEM_KERNEL(kernel, Args, ...)                                                                  \
+  static void kernel(const Args& args);                                                                   \
+  static const ::tandem::emulator::Registration kernel##_registration(                                    \
+      TANDEM_KERNEL_SOURCE, #kernel, TANDEM_KERNEL_DEFINES, ::tandem::emulator::max_threads(__VA_ARGS__), \
+      [](const void* emulated_args) { kernel(*static_cast<const Args*>(emulated_args)); });               \
   static void kernel(const Args& args)
 // Internal linkage: the same helper is compiled for several models' dimensions.
 #define TANDEM_DEVICE [[maybe_unused]] static inline
 #define TANDEM_SHARED(Type, name) Type* const name = reinterpret_cast<Type*>(::tandem::emulator::running->shared)
+#define TANDEM_SHARED_TILES(name) TANDEM_SHARED(unsigned char, name)
 // NOLINTEND(bugprone-reserved-identifier, bugprone-macro-parentheses)
 
 namespace tandem::device {
@@ -128,6 +132,13 @@ inline void copy_async_16(void* shared, const void* global, bool present = true)
     std::memcpy(shared, global, 16);
   } else {
     std::memset(shared, 0, 16);
+  }
+}
+inline void copy_async_8(void* shared, const void* global, bool present = true) {
+  if (present) {
+    std::memcpy(shared, global, 8);
+  } else {
+    std::memset(shared, 0, 8);
   }
 }
 inline void copy_async_4(void* shared, const void* global, bool present = true) {

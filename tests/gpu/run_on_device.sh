@@ -88,7 +88,8 @@ if ((sanitize)); then
   start_tool racecheck-model "$some_steps" racecheck --racecheck-report all
   start_tool synccheck-operations "$operations" synccheck
   start_tool synccheck-model "$some_steps" synccheck
-  start_tool initcheck-operations "$operations" initcheck
+  # Tests copy whole buffers to the host, rows that nothing should have written included: only what kernels read counts.
+  start_tool initcheck-operations "$operations" initcheck --check-api-memory-access no
   start_tool initcheck-model "$some_steps" initcheck
   for i in "${!jobs[@]}"; do
     wait "${jobs[$i]}" || status=1

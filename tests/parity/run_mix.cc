@@ -106,6 +106,9 @@ class Conversation {
         ++heard.admitted;
         heard.cached = event.cached_tokens;
         return;
+      case Event::Kind::prompt_token:
+        if (event.logprobs != nullptr) hear_logprobs(heard, *event.logprobs);
+        return;
       case Event::Kind::token:
         heard.ids.push_back(event.token);
         if (event.logprobs != nullptr) hear_logprobs(heard, *event.logprobs);

@@ -50,6 +50,26 @@ class CompletionsTest(unittest.TestCase):
         self.assertEqual(echoed["choices"][0]["text"], prompt + content)
         self.assertEqual(self.complete(prompt=prompt, max_tokens=0, echo=True)["choices"][0]["text"], prompt)
 
+    def test_the_prompts_log_probabilities_are_the_replys(self):
+        """What was sampled once and is read as a prompt later has the same bits, in whatever slices the rows are run."""
+        asked = {"temperature": 0, "ignore_eos": True, "logprobs": 2, "return_tokens_as_token_ids": True}
+        prompt = self.server.post({"prompt": "The quick brown fox. " * 12}, path="/tokenize")[1]["tokens"]
+        first = self.complete(prompt=prompt, max_tokens=30, **asked)["choices"][0]["logprobs"]
+        reply = [int(token.removeprefix("token_id:")) for token in first["tokens"]]
+        echoed = self.complete(prompt=prompt + reply, max_tokens=0, echo=True, **asked)["choices"][0]["logprobs"]
+        self.assertEqual(len(echoed["tokens"]), len(prompt) + len(reply))
+        self.assertIsNone(echoed["token_logprobs"][0])
+        for name in ("tokens", "token_logprobs", "top_logprobs"):
+            self.assertEqual(echoed[name][-len(reply) :], first[name], name)
+        listed = self.complete(prompt=prompt + reply, max_tokens=1, prompt_logprobs=2)
+        entries = listed["choices"][0]["prompt_logprobs"]
+        self.assertEqual(listed["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        for token, logprob, entry in zip(prompt + reply, echoed["token_logprobs"], entries):
+            if logprob is not None:
+                self.assertEqual(entry[str(token)]["logprob"], logprob)
+        for entry in entries[-len(reply) :]:  # greedy: each was the likeliest
+            self.assertIn(1, [value["rank"] for value in entry.values()])
+
     def test_streamed_completions(self):
         body = {"prompt": ["The fox", "A dog"], "n": 2, "seed": 3, "max_tokens": 12, "ignore_eos": True}
         whole = self.complete(**body)

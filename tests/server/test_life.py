@@ -43,6 +43,14 @@ class StartTest(unittest.TestCase):
         result = run(server_process.MODEL, "--port", "0", "--host", "0.0.0.0", env={"TANDEM_API_KEY": ""})
         self.expect_failure(result, 2, "--insecure")
 
+    def test_tls_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            key = os.path.join(folder, "key.pem")
+            result = run(server_process.MODEL, "--port", "0", "--tls-key", key)
+            self.expect_failure(result, 2, "--tls-key: no certificate; expected --tls-cert with it")
+            result = run(server_process.MODEL, "--port", "0", "--tls-cert", key, "--tls-key", key)
+            self.expect_failure(result, 3, f"--tls-cert {key}: No such file or directory")
+
     def test_missing_model(self):
         with tempfile.TemporaryDirectory() as folder:
             result = run(os.path.join(folder, "nothing"), "--port", "0")

@@ -1,6 +1,7 @@
 """More requests than places, silent and slow streams, clients that vanish: over several streams at once."""
 
 import json
+import resource
 import socket
 import threading
 import time
@@ -64,6 +65,32 @@ class QueueTest(unittest.TestCase):
             self.assertGreaterEqual(len(answers), 5)
             codes = [reply["error"]["code"] for status, reply in replies if status != 200]
             self.assertEqual(codes, ["queue_full"] * (50 - len(answers)))
+
+
+class IdleTest(unittest.TestCase):
+    def test_a_thousand_idle_connections(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and hard < 1200:
+            self.skipTest(f"only {hard} descriptors are allowed here")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))  # the server inherits it
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with Server() as server:
+            idle = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(1000)]
+            for raw in idle[:10]:  # some have asked before
+                raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertTrue(raw.recv(4096).startswith(b"HTTP/1.1 200"))
+            _, _, page = server.request("GET", "/metrics")
+            before = Metrics(page.decode()).value("process_cpu_seconds_total")
+            begin = time.monotonic()
+            self.assertEqual([server.post(endless(5))[0] for _ in range(5)], [200] * 5)
+            self.assertLess(time.monotonic() - begin, 20)
+            time.sleep(2)
+            _, _, page = server.request("GET", "/metrics")
+            self.assertLess(Metrics(page.decode()).value("process_cpu_seconds_total") - before, 1)
+            idle[500].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertTrue(idle[500].recv(4096).startswith(b"HTTP/1.1 200"))
+            for raw in idle:
+                raw.close()
 
 
 class DeadlineTest(unittest.TestCase):

@@ -78,6 +78,20 @@ class ReuseTest(unittest.TestCase):
         self.assertGreaterEqual(second.cached, first.prompt - 8)
         self.assertEqual(second.text, self.fresh(turn).text)
 
+    def test_a_reply_that_comes_back_is_resumed_at_its_end(self):
+        """Whatever its tokens are: at this temperature they are seldom those of its text."""
+        turns = [SYSTEM, QUESTION]
+        for seed in range(4):
+            body = chat(turns, temperature=1.5, seed=seed, max_tokens=80)
+            status, reply = self.server.post(body)
+            self.assertEqual(status, 200)
+            message, usage = reply["choices"][0]["message"], reply["usage"]
+            if message["content"] is None:  # cut off in its reasoning: there is nothing to go on from
+                continue
+            going_on = [*turns, message, {"role": "user", "content": "And 12 + 30?"}]
+            cached = self.ask(going_on).cached
+            self.assertGreaterEqual(cached, usage["prompt_tokens"] + usage["completion_tokens"] - 2, message)
+
     def test_a_system_prompt_survives_other_conversations(self):
         system_tokens = self.ask([SYSTEM, QUESTION]).prompt - 40
         for number in range(6):

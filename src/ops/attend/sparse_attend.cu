@@ -6,9 +6,11 @@
 // (error 2^-17), against the same rows. Codes of FP8 and NVFP4 records are exact in bf16 and scales stay fp32, so what
 // is multiplied is what the CPU reads but for roundings of fp32.
 //
-// Sums of a row: the keys of a leaf by ordinal in splits of 256, a chain in each, splits joined ascending, then leaf 0
-// and leaf 1. Kernels by splits have a block for each and join in a kernel of their own (decode: many blocks); kernels
-// by rows have a block for a row and join in registers. The bits are the same, and the same for 16 and 32 heads.
+// Sums of a row: the keys of a leaf by ordinal in tiles of 64, each a softmax of its own, joined ascending from
+// nothing, then leaf 0 and leaf 1. Kernels by splits have a block for each tile and join in a kernel of their own
+// (decode: many blocks); kernels by rows have a block for a row and join in registers, eight columns at a time. The
+// bits are the same, and the same for 16 and 32 heads. Two blocks by rows share a multiprocessor: one's keys arrive
+// while the other multiplies.
 //
 // Floor: 4·heads·kv_lora_rank operations a key and row, 131,072 for the real model: 164 ps at 800 TFLOP/s, 0.34 µs a
 // row of 2,051 keys; latent rows gathered, 2.1 MB a row (bf16): 0.48 µs at 4.4 TB/s for one row, from the second cache
@@ -27,21 +29,21 @@ constexpr int32_t lanes_of_head = 8, keys_of_lane = tile_keys / lanes_of_head;
 template <int32_t Tiles>
 struct Memory {
   static constexpr int32_t heads = 16 * Tiles;
-  unsigned char *queries, *keys;  // [heads, row_stride], [stages, tile_keys, row_stride]
-  float *scores, *scales;         // [heads, score_stride], [stages, tile_keys, scale_blocks]
-  float* weights[2];              // [heads]
-  int32_t *scan, *places;         // [warps], [256 or max_selected]
+  unsigned char *queries, *keys;  // [heads, row_stride], [tile_keys, row_stride]
+  float *scores, *scales;         // [heads, score_stride], [tile_keys, scale_blocks]
+  float* weights[2];              // [heads]: of the sums so far, of the tile's
+  int32_t *scan, *places;         // [warps], [tile_keys]
 };
 
 template <int32_t Tiles>
-TANDEM_DEVICE Memory<Tiles> memory_of(unsigned char* shared, int32_t stages) {
+TANDEM_DEVICE Memory<Tiles> memory_of(unsigned char* shared) {
   constexpr int32_t heads = Memory<Tiles>::heads;
   Memory<Tiles> memory;
   memory.queries = shared;
   memory.keys = memory.queries + heads * row_stride;
-  memory.scores = reinterpret_cast<float*>(memory.keys + stages * tile_keys * row_stride);
+  memory.scores = reinterpret_cast<float*>(memory.keys + tile_keys * row_stride);
   memory.scales = memory.scores + heads * score_stride;
-  memory.weights[0] = memory.scales + stages * tile_keys * scale_blocks;
+  memory.weights[0] = memory.scales + tile_keys * scale_blocks;
   memory.weights[1] = memory.weights[0] + heads;
   memory.scan = reinterpret_cast<int32_t*>(memory.weights[1] + heads);
   memory.places = memory.scan + warps;
@@ -150,7 +152,8 @@ TANDEM_DEVICE void score_tile(const Memory<Tiles>& memory, const unsigned char* 
   }
 }
 
-// Scores become exp(score − largest so far); weights[0]: what the sums so far are multiplied by. Eight lanes a head.
+// Scores become exp(score − the tile's largest), and the tile's softmax joins the one so far; weights: what either's
+// rows are multiplied by. Eight lanes a head.
 template <int32_t Tiles>
 TANDEM_DEVICE void soften_tile(const Memory<Tiles>& memory, Sums<Tiles>& sums) {
   if (thread() >= Memory<Tiles>::heads * lanes_of_head) return;  // whole warps
@@ -167,7 +170,6 @@ TANDEM_DEVICE void soften_tile(const Memory<Tiles>& memory, Sums<Tiles>& sums) {
     const float other = shuffle_xor(largest, mask);
     largest = other > largest ? other : largest;
   }
-  largest = sums.largest > largest ? sums.largest : largest;
 #pragma unroll
   for (int32_t i = 0; i < keys_of_lane; ++i) {
     p[i] = exp_(p[i] - largest);
@@ -176,89 +178,83 @@ TANDEM_DEVICE void soften_tile(const Memory<Tiles>& memory, Sums<Tiles>& sums) {
   }
 #pragma unroll
   for (uint32_t mask = 1; mask < lanes_of_head; mask *= 2) sum += shuffle_xor(sum, mask);
-  const float weight = exp_(sums.largest - largest);
-  sums.sum = fma_(sums.sum, weight, sum);
-  sums.largest = largest;
-  if (part == 0) memory.weights[0][head] = weight;
+  float weight, tile_weight;
+  join(sums.largest, sums.sum, largest, sum, weight, tile_weight);
+  if (part != 0) return;
+  memory.weights[0][head] = weight;
+  memory.weights[1][head] = tile_weight;
 }
 
-// acc = weight·acc + Σ p·row over a tile.
+// acc = weight·acc + tile's weight·Σ p·row over the tile.
 template <int32_t Tiles>
-TANDEM_DEVICE void combine_tile(const Memory<Tiles>& memory, const unsigned char* keys, const float* scales,
-                                Sums<Tiles>& sums) {
-  constexpr int32_t pairs = Sums<Tiles>::pairs;
+TANDEM_DEVICE void combine_tile(const Memory<Tiles>& memory, Sums<Tiles>& sums) {
+  constexpr int32_t pairs = Sums<Tiles>::pairs, key_steps = tile_keys / 16;
   const int32_t lane = thread() % 32, warp = thread() / 32, tile = warp % Tiles, group = warp / Tiles;
   const int32_t head = tile * 16 + lane / 4, first_pair = group * pairs;
   const int32_t block = first_pair * 16 / quant::record_tile;  // of the scales
   if (first_pair >= steps) return;
-  const float weights[2] = {memory.weights[0][head], memory.weights[0][head + 8]};
+  uint32_t high[key_steps][4], low[key_steps][4];
 #pragma unroll
-  for (int32_t i = 0; i < 2 * pairs; ++i) {
-#pragma unroll
-    for (int32_t j = 0; j < 4; ++j) sums.acc[i][j] *= weights[j / 2];
-  }
-  const unsigned char* b_row = keys + (lane / 8 % 2 * 8 + lane % 8) * row_stride + lane / 16 * 16 + first_pair * 32;
-#pragma unroll 1
-  for (int32_t step = 0; step < tile_keys / 16; ++step) {
-    uint32_t high[4], low[4];
+  for (int32_t step = 0; step < key_steps; ++step) {
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
       const int32_t key = step * 16 + i / 2 * 8 + lane % 4 * 2;
       const float* p = memory.scores + (head + i % 2 * 8) * score_stride + key;
-      const float scale[2] = {scales[key * scale_blocks + block], scales[(key + 1) * scale_blocks + block]};
-      high[i] = pack_bf16(p[0] * scale[0], p[1] * scale[1]);
+      const float scale[2] = {memory.scales[key * scale_blocks + block],
+                              memory.scales[(key + 1) * scale_blocks + block]};
+      uint32_t& both = high[step][i];
+      both = pack_bf16(p[0] * scale[0], p[1] * scale[1]);
       // An explicit fma: a compiler may make one of a product and a difference, and must not choose.
-      low[i] = pack_bf16(fma_(p[0], scale[0], -first_of(high[i])), fma_(p[1], scale[1], -second_of(high[i])));
+      low[step][i] = pack_bf16(fma_(p[0], scale[0], -first_of(both)), fma_(p[1], scale[1], -second_of(both)));
     }
+  }
+  const float weights[2] = {memory.weights[0][head], memory.weights[0][head + 8]};
+  const float tile_weights[2] = {memory.weights[1][head], memory.weights[1][head + 8]};
+  const unsigned char* b_row =
+      memory.keys + (lane / 8 % 2 * 8 + lane % 8) * row_stride + lane / 16 * 16 + first_pair * 32;
 #pragma unroll
-    for (int32_t pair = 0; pair < pairs; ++pair) {
-      if (first_pair + pair >= steps) break;
+  for (int32_t pair = 0; pair < pairs; ++pair) {
+    if (first_pair + pair >= steps) break;
+    float of_tile[2][4] = {};
+#pragma unroll
+    for (int32_t step = 0; step < key_steps; ++step) {
       uint32_t b[4];
       load_matrices_transposed(b, b_row + step * 16 * row_stride + pair * 32);
 #pragma unroll
       for (int32_t n = 0; n < 2; ++n) {
         const uint32_t of_eight[2] = {b[2 * n], b[2 * n + 1]};
-        mma_bf16(sums.acc[2 * pair + n], high, of_eight);
-        mma_bf16(sums.acc[2 * pair + n], low, of_eight);
+        mma_bf16(of_tile[n], high[step], of_eight);
+        mma_bf16(of_tile[n], low[step], of_eight);
+      }
+    }
+#pragma unroll
+    for (int32_t n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int32_t j = 0; j < 4; ++j) {
+        float& acc = sums.acc[2 * pair + n][j];
+        acc = joined(acc, weights[j / 2], of_tile[n][j], tile_weights[j / 2]);
       }
     }
   }
 }
 
-// The chain of sums over the keys places[0 … count), from nothing. Queries are on their way or there.
+// A tile's keys, memory.places[0 … count), join the sums. Queries are on their way or there. next_places: where the
+// places of the tile after this one stand (next_count of them), which take this one's.
 template <int32_t Tiles>
-TANDEM_DEVICE void attend_keys(const ops::SparseAttendLaunch& args, const Memory<Tiles>& memory, const int32_t* places,
-                               int32_t count, Sums<Tiles>& sums) {
-  const ops::PlaneView& plane = args.attend.latent;
-  const int32_t tiles = (count + tile_keys - 1) / tile_keys, stages = args.stages;
-  // Two stages: a tile's keys are on their way while the tile before is worked on; one: they are waited for. The code
-  // that loads is there once, being most of what there is to compile.
-  const int32_t behind = stages > 1 ? 1 : 0;
-  clear(sums);
-#pragma unroll 1
-  for (int32_t next = 0; next < tiles + behind; ++next) {
-    if (behind > 0) wait_for_copies<0>();
-    __syncthreads();  // what was waited for is there, and the tile two before, or the last chain's, is done with
-    if (next < tiles) {
-      const int32_t left = count - next * tile_keys, stage = next % stages;
-      load_tile(plane, places + next * tile_keys, left < tile_keys ? left : tile_keys,
-                memory.keys + stage * tile_keys * row_stride, memory.scales + stage * tile_keys * scale_blocks);
-      commit_copies();
-    }
-    if (behind == 0) {
-      wait_for_copies<0>();
-      __syncthreads();
-    }
-    const int32_t tile = next - behind;
-    if (tile < 0) continue;
-    const unsigned char* keys = memory.keys + tile % stages * tile_keys * row_stride;
-    const float* scales = memory.scales + tile % stages * tile_keys * scale_blocks;
-    score_tile<Tiles>(memory, keys, scales, count - tile * tile_keys, args.attend.scale);
-    __syncthreads();
-    soften_tile<Tiles>(memory, sums);
-    __syncthreads();
-    combine_tile<Tiles>(memory, keys, scales, sums);
-  }
+TANDEM_DEVICE void attend_tile(const ops::SparseAttendLaunch& args, const Memory<Tiles>& memory, int32_t count,
+                               const int32_t* next_places, int32_t next_count, Sums<Tiles>& sums) {
+  __syncthreads();  // the tile before is done with, and the places are there
+  load_tile(args.attend.latent, memory.places, count, memory.keys, memory.scales);
+  commit_copies();
+  const int32_t next_place = thread() < next_count ? next_places[thread()] : 0;
+  wait_for_copies<0>();
+  __syncthreads();
+  if (thread() < next_count) memory.places[thread()] = next_place;
+  score_tile<Tiles>(memory, memory.keys, memory.scales, count, args.attend.scale);
+  __syncthreads();
+  soften_tile<Tiles>(memory, sums);
+  __syncthreads();
+  combine_tile<Tiles>(memory, sums);
 }
 
 TANDEM_DEVICE int32_t splits_of(int32_t keys) { return (keys + ops::attend_split - 1) / ops::attend_split; }
@@ -274,7 +270,7 @@ TANDEM_DEVICE void attend_split_of_row(const ops::SparseAttendLaunch& args, unsi
   const auto split = static_cast<int32_t>(blockIdx.x), row = static_cast<int32_t>(blockIdx.z);
   const int32_t first_head = static_cast<int32_t>(blockIdx.y) * 16 * Tiles;
   if (row >= attend.step.counts[ops::step_rows]) return;
-  const Memory<Tiles> memory = memory_of<Tiles>(shared, args.stages);
+  const Memory<Tiles> memory = memory_of<Tiles>(shared);
   load_queries<Tiles>(attend, row, first_head, memory.queries);
   commit_copies();
   int32_t count = 0;
@@ -296,7 +292,8 @@ TANDEM_DEVICE void attend_split_of_row(const ops::SparseAttendLaunch& args, unsi
     return;
   }
   Sums<Tiles> sums;
-  attend_keys<Tiles>(args, memory, memory.places, count, sums);
+  clear(sums);
+  attend_tile<Tiles>(args, memory, count, nullptr, 0, sums);
   const int64_t at = (static_cast<int64_t>(row) * args.max_splits + split) * attend.heads + first_head;
   const int32_t heads = attend.heads - first_head;
   for_values<Tiles>([&](int32_t head, int32_t column, int32_t i, int32_t j) {
@@ -317,37 +314,31 @@ TANDEM_DEVICE void attend_row(const ops::SparseAttendLaunch& args, int32_t row, 
   __syncthreads();  // the row before is done with
   load_queries<Tiles>(attend, row, first_head, memory.queries);
   commit_copies();
-  const auto all = [](const Leaves&, int32_t&, int32_t&, int32_t&) {};
-  const Leaves leaves = find_places(attend, page_table_of(attend.step, row), row, memory.scan, memory.places, all);
+  const auto of_both = [](const Leaves&, int32_t&, int32_t&, int32_t&) {};
+  int32_t* places = args.places + static_cast<int64_t>(blockIdx.x) * attend.max_selected;
+  const Leaves leaves = find_places(attend, page_table_of(attend.step, row), row, memory.scan, places, of_both);
   const bool both = leaves.count[0] > 0 && leaves.count[1] > 0;
   float* kept = args.partial + static_cast<int64_t>(blockIdx.x) * 16 * Tiles * rank;  // leaf 0's
   float kept_largest = 0.0f, kept_sum = 0.0f;
   const int32_t my_head = thread() / lanes_of_head;
   const bool writes = thread() % lanes_of_head == 0 && my_head < Memory<Tiles>::heads;
-  Sums<Tiles> sums, total;
-  clear(total);
+  Sums<Tiles> total;
+  const int32_t of_leaf_0 = leaves.count[0], all = of_leaf_0 + leaves.count[1];
+  // Keys of the tile that begins with ordinal `at` of both leaves' one after the other.
+  const auto keys_of_tile = [&](int32_t at) {
+    const int32_t left = (at < of_leaf_0 ? of_leaf_0 : all) - at;
+    return left < tile_keys ? left : tile_keys;
+  };
+  if (thread() < keys_of_tile(0)) memory.places[thread()] = places[thread()];
 #pragma unroll 1
   for (int32_t leaf = 0; leaf < 2; ++leaf) {
     const int32_t keys = leaf == 0 ? leaves.count[0] : leaves.count[1];
+    if (keys == 0) continue;
+    clear(total);
 #pragma unroll 1
-    for (int32_t first = 0; first < keys; first += ops::attend_split) {
-      const int32_t count = keys - first < ops::attend_split ? keys - first : ops::attend_split;
-      attend_keys<Tiles>(args, memory, memory.places + leaf * leaves.count[0] + first, count, sums);
-      if (first == 0) {
-        total = sums;
-        continue;
-      }
-      float weight, other_weight;
-      join(total.largest, total.sum, sums.largest, sums.sum, weight, other_weight);
-      __syncthreads();  // the tile's weights have been read
-      if (writes) {
-        memory.weights[0][my_head] = weight;
-        memory.weights[1][my_head] = other_weight;
-      }
-      __syncthreads();
-      for_values<Tiles>([&](int32_t head, int32_t, int32_t i, int32_t j) {
-        total.acc[i][j] = joined(total.acc[i][j], memory.weights[0][head], sums.acc[i][j], memory.weights[1][head]);
-      });
+    for (int32_t first = 0; first < keys; first += tile_keys) {
+      const int32_t at = leaf * of_leaf_0 + first, count = keys_of_tile(at), next = at + count;
+      attend_tile<Tiles>(args, memory, count, places + next, next < all ? keys_of_tile(next) : 0, total);
     }
     if (leaf == 0 && both) {
       kept_largest = total.largest;
@@ -384,7 +375,7 @@ TANDEM_DEVICE void attend_row(const ops::SparseAttendLaunch& args, int32_t row, 
 
 template <int32_t Tiles>
 TANDEM_DEVICE void attend_rows(const ops::SparseAttendLaunch& args, unsigned char* shared) {
-  const Memory<Tiles> memory = memory_of<Tiles>(shared, args.stages);
+  const Memory<Tiles> memory = memory_of<Tiles>(shared);
   const int32_t items = args.attend.step.counts[ops::step_rows] * args.head_blocks;
   for (auto item = static_cast<int32_t>(blockIdx.x); item < items; item += static_cast<int32_t>(gridDim.x))
     attend_row<Tiles>(args, item / args.head_blocks, item % args.head_blocks * 16 * Tiles, memory);
@@ -398,11 +389,11 @@ TANDEM_KERNEL(attend_splits_32, ops::SparseAttendLaunch, 256) {
   TANDEM_SHARED(unsigned char, shared);
   attend_split_of_row<2>(args, shared);
 }
-TANDEM_KERNEL(attend_rows_16, ops::SparseAttendLaunch, 256) {
+TANDEM_KERNEL(attend_rows_16, ops::SparseAttendLaunch, 256, 2) {
   TANDEM_SHARED(unsigned char, shared);
   attend_rows<1>(args, shared);
 }
-TANDEM_KERNEL(attend_rows_32, ops::SparseAttendLaunch, 256) {
+TANDEM_KERNEL(attend_rows_32, ops::SparseAttendLaunch, 256, 2) {
   TANDEM_SHARED(unsigned char, shared);
   attend_rows<2>(args, shared);
 }

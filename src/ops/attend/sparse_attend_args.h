@@ -5,7 +5,7 @@
 
 namespace tandem::ops {
 
-constexpr int32_t attend_split = 256;  // keys of a leaf, by ordinal, that one chain of sums runs over
+constexpr int32_t attend_split = 64;  // keys of a leaf, by ordinal, that have a softmax of their own: a tile
 
 // Attention of absorbed queries over the selected latent rows (sparse_attend.h).
 struct SparseAttendArgs {
@@ -25,11 +25,10 @@ struct SparseAttendLaunch {
   SparseAttendArgs attend;
   int32_t max_splits;   // of a row
   int32_t head_blocks;  // of a row
-  int32_t stages;       // tiles of keys in shared memory
-  int32_t reserved;
   float* partial;       // by splits: acc [rows, max_splits, heads, kv_lora_rank]; by rows: leaf 0 of each block's row
   float* partial_sums;  // by splits: largest score and sum [rows, max_splits, heads, 2]
   int32_t* splits;      // by splits: of each leaf [rows, 2]
+  int32_t* places;      // by rows: of each block's row [max_selected]
 };
 
 }  // namespace tandem::ops

@@ -16,14 +16,13 @@ namespace tandem::ops {
 struct SparseAttendPlan {
   bool by_splits = false;  // a block for each split of a row's keys; else for each row
   int32_t head_tiles = 1;  // of 16 heads, of a block: 1 or 2
-  int32_t stages = 2;      // tiles of keys in a block's shared memory
 };
 // For steps of at most max_rows rows: splits while rows alone would leave multiprocessors idle, and what fits
 // `shared_bytes` of shared memory.
-SparseAttendPlan sparse_attend_plan(int64_t max_rows, int64_t heads, int64_t kv_lora_rank, int64_t max_selected,
-                                    int64_t multiprocessors, int64_t shared_bytes);
+SparseAttendPlan sparse_attend_plan(int64_t max_rows, int64_t heads, int64_t kv_lora_rank, int64_t multiprocessors,
+                                    int64_t shared_bytes);
 // Shared memory of a block.
-int64_t sparse_attend_shared_bytes(const SparseAttendPlan& plan, int64_t kv_lora_rank, int64_t max_selected);
+int64_t sparse_attend_shared_bytes(const SparseAttendPlan& plan, int64_t kv_lora_rank);
 
 class CudaSparseAttend {
  public:
@@ -42,7 +41,7 @@ class CudaSparseAttend {
   static device::KernelCost cost(const SparseAttendArgs& args, int64_t rows, int64_t keys);
 
  private:
-  SparseAttendPlan plan_for(int64_t max_rows, int64_t heads, int64_t kv_lora_rank, int64_t max_selected) const;
+  SparseAttendPlan plan_for(int64_t max_rows, int64_t heads, int64_t kv_lora_rank) const;
 
   device::Gpu& gpu_;
   std::optional<SparseAttendPlan> plan_;

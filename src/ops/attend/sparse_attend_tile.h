@@ -19,7 +19,7 @@ constexpr int32_t row_stride = padded_rank * 2 + 16;  // bytes; 16 more, so that
 constexpr int32_t tile_keys = 64;
 constexpr int32_t threads = 256, warps = threads / 32;
 static_assert(rank % 8 == 0, "rows are read in pieces of 16 bytes");
-static_assert(attend_split % tile_keys == 0);
+static_assert(attend_split == tile_keys);
 
 TANDEM_DEVICE int32_t thread() { return static_cast<int32_t>(threadIdx.x); }
 
@@ -76,7 +76,8 @@ struct Leaves {
 
 // Writes the places of the tokens whose ordinal in the row's leaf `of_leaf` is in [first, last), or, with of_leaf < 0,
 // of all: leaf 0's, then leaf 1's. choose(leaves) is called by every thread once the counts are known and says which.
-// scratch: `warps` words of shared memory. By the whole block, with a barrier at the end.
+// places: in shared memory, or the block's own in global memory. scratch: `warps` words of shared memory. By the whole
+// block, with a barrier at the end.
 template <typename Choose>
 TANDEM_DEVICE Leaves find_places(const SparseAttendArgs& args, const int32_t* page_table, int32_t row, int32_t* scratch,
                                  int32_t* places, const Choose& choose) {

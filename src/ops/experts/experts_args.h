@@ -1,5 +1,5 @@
 // What host code tells the kernels of the feed-forward (experts_sort.cu, experts_rows.cu, experts_tiles.cu,
-// experts_combine.cu).
+// experts_warpgroup.cu, experts_combine.cu).
 #pragma once
 
 #include "device/kernel_types.h"
@@ -65,6 +65,12 @@ struct ExpertTileMemory {
   static constexpr int32_t weight_rows = 128, stage_columns = 64, stages = 4;
   static constexpr int32_t weight_chunk = weight_rows * 64 + 64, x_chunk = rows * 64 + 64;  // bytes of 32 columns
   static constexpr int32_t stage = 2 * (weight_chunk + x_chunk), bytes = stages * stage;
+};
+
+// A block of experts_warpgroup.cu: tiles of 64 columns (device/warpgroup.h).
+struct ExpertWarpgroupMemory {
+  static constexpr int32_t weight_rows = 128, rows = 128, stages = 6;
+  static constexpr int32_t weight_bytes = weight_rows * 128, stage = weight_bytes + rows * 128, bytes = stages * stage;
 };
 
 struct ExpertCombineArgs {

@@ -119,6 +119,7 @@ struct Plan {
   int64_t shared_tiles = 0;  // of one leaf
   int64_t tile_rows = 0;
   int64_t row_tiles = 0;  // few rows: of 8 rows that a block takes at a time; 0: many rows
+  bool warpgroups = false;
 };
 
 class Runner {
@@ -164,7 +165,9 @@ class Runner {
       launch.shared_bytes = tiles_of_block * slices * matrices * plan.row_tiles * 32 * 16;
     } else {
       outputs_of_block = ExpertTileMemory<128>::weight_rows / matrices;
-      launch.shared_bytes = plan.tile_rows == 128 ? ExpertTileMemory<128>::bytes : ExpertTileMemory<32>::bytes;
+      launch.shared_bytes = plan.warpgroups         ? ExpertWarpgroupMemory::bytes
+                            : plan.tile_rows == 128 ? ExpertTileMemory<128>::bytes
+                                                    : ExpertTileMemory<32>::bytes;
     }
     if (launch.shared_bytes > gpu_.properties().shared_bytes) {
       throw Error(ErrorCode::internal, "experts", fmt::format("{} bytes of shared memory", launch.shared_bytes),
@@ -195,6 +198,8 @@ CudaExperts::CudaExperts(device::Gpu& gpu, const std::vector<std::string>& defin
   gate_up_tiles_128_ = load("experts_tiles.cu", "gate_up_tiles_128");
   down_tiles_32_ = load("experts_tiles.cu", "down_tiles_32");
   down_tiles_128_ = load("experts_tiles.cu", "down_tiles_128");
+  gate_up_warpgroup_ = load("experts_warpgroup.cu", "gate_up_warpgroup");
+  down_warpgroup_ = load("experts_warpgroup.cu", "down_warpgroup");
   combine_ = load("experts_combine.cu", "combine_experts");
 }
 
@@ -207,34 +212,49 @@ void CudaExperts::run(const ExpertShape& shape, const ExpertRows& rows, int64_t 
   if (max_rows == 0) return;
   const Scratch s = lay_out(shape, max_rows, rows.scratch);
   const ExpertProductArgs args = product_args(shape, rows, s, max_rows);
-  if (kernels == ExpertKernels::by_rows)
-    kernels = max_rows <= few_rows_at_most ? ExpertKernels::few_rows : ExpertKernels::many_rows;
+  const bool has_warpgroups =
+      gpu_.properties().target == 90 && gpu_.properties().shared_bytes >= ExpertWarpgroupMemory::bytes;
+  int64_t crowd = kernels == ExpertKernels::warpgroups ? 0 : 48;  // rows of an expert that get tiles of 128
+  if (kernels == ExpertKernels::by_rows) {
+    // A tile of 128 rows takes a warp group's tensor cores about as long as its weights take to arrive.
+    if (has_warpgroups) crowd = 16;
+    kernels = max_rows <= few_rows_at_most ? ExpertKernels::few_rows
+              : has_warpgroups             ? ExpertKernels::warpgroups
+                                           : ExpertKernels::many_rows;
+  }
 
   std::array<Plan, 2> both{};
   size_t used = 0;
   int64_t sorted_rows = max_rows;  // of a tile in the sort's list
   if (kernels == ExpertKernels::few_rows) {
+    const auto few = [&](bool eight, int64_t routed, int64_t shared) {
+      return Plan{
+          eight ? gate_up_8_ : gate_up_32_, eight ? down_8_ : down_32_, routed, shared, max_rows, eight ? 1 : 4};
+    };
+    const int64_t routed = std::min(shape.routed_count, most_places(shape, max_rows));
+    const int64_t shared = shape.shared_width > 0 ? 1 : 0;
     const bool eight = max_rows <= 8;
-    both[used++] = {eight ? gate_up_8_ : gate_up_32_,
-                    eight ? down_8_ : down_32_,
-                    std::min(shape.routed_count, most_places(shape, max_rows)),
-                    shape.shared_width > 0 ? 1 : 0,
-                    max_rows,
-                    eight ? 1 : 4};
+    // Most experts get few of many rows, the shared one gets all.
+    if (!eight && routed > 0 && max_rows * shape.per_token <= 4 * shape.experts) {
+      both[used++] = few(true, routed, 0);
+      if (shared > 0) both[used++] = few(false, 0, shared);
+    } else {
+      both[used++] = few(eight, routed, shared);
+    }
   } else {
-    const bool crowded = shape.experts > 0 && max_rows * shape.per_token > 48 * shape.experts;
-    sorted_rows = crowded ? 128 : 32;
+    const bool warpgroups = kernels == ExpertKernels::warpgroups;
+    sorted_rows = shape.experts > 0 && max_rows * shape.per_token > crowd * shape.experts ? 128 : 32;
     const auto tiles = [&](int64_t tile_rows, int64_t routed, int64_t shared) {
-      const bool large = tile_rows == 128;
-      return Plan{large ? gate_up_tiles_128_ : gate_up_tiles_32_,
-                  large ? down_tiles_128_ : down_tiles_32_,
-                  routed,
-                  shared,
-                  tile_rows,
-                  0};
+      Plan plan{gate_up_tiles_32_, down_tiles_32_, routed, shared, tile_rows};
+      if (tile_rows == 128) {
+        plan.gate_up = warpgroups ? gate_up_warpgroup_ : gate_up_tiles_128_;
+        plan.down = warpgroups ? down_warpgroup_ : down_tiles_128_;
+        plan.warpgroups = warpgroups;
+      }
+      return plan;
     };
     if (shape.routed_count > 0) both[used++] = tiles(sorted_rows, most_tiles(shape, max_rows, sorted_rows), 0);
-    const int64_t shared_rows = max_rows > 64 ? 128 : 32;
+    const int64_t shared_rows = max_rows > 64 || crowd == 0 ? 128 : 32;
     if (shape.shared_width > 0) both[used++] = tiles(shared_rows, 0, divide_up(max_rows, shared_rows));
   }
 

@@ -4,7 +4,7 @@
 // Rounding (docs/internals/arithmetic.md): gate and up are not rounded, the activation is bf16, down's outputs and
 // their sum are fp32, y is rounded once. Every product is a sum of slices of 512 columns, counted from the leaf's first
 // column and added in ascending order, each an ascending chain of mma.m16n8k16 from zero. So the kernel for few rows
-// and the kernel for many give the same bits.
+// and those for many give the same bits.
 //
 // Floor: the bytes of the experts that have rows once, 6·hidden·width of each, and 6·hidden·width operations a pair:
 // at GLM-5.3-Flash 50.3 MB (11.4 µs at 4.4 TB/s) an expert; 8,192 rows of 8 experts 3.3 TFLOP (4.1 ms at 800 TFLOP/s).
@@ -47,8 +47,9 @@ struct ExpertRows {
   void* scratch = nullptr;  // scratch_bytes(), 256-byte aligned
 };
 
-// Which kernels: by rows of a step where not said. The bits are the same.
-enum class ExpertKernels { by_rows, few_rows, many_rows };
+// Which kernels: by rows of a step and the GPU's target where not said. The bits are the same. warpgroups: many rows by
+// experts_warpgroup.cu, for targets that have its instruction; elsewhere it is slower than many_rows.
+enum class ExpertKernels { by_rows, few_rows, many_rows, warpgroups };
 
 class CudaExperts {
  public:
@@ -79,7 +80,7 @@ class CudaExperts {
 
   device::Gpu& gpu_;
   device::Kernel sort_, gate_up_8_, gate_up_32_, down_8_, down_32_, gate_up_tiles_32_, gate_up_tiles_128_,
-      down_tiles_32_, down_tiles_128_, combine_;
+      down_tiles_32_, down_tiles_128_, gate_up_warpgroup_, down_warpgroup_, combine_;
 };
 
 }  // namespace tandem::ops

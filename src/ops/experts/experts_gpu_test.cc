@@ -230,7 +230,7 @@ constexpr Sizes shapes[] = {
     {.hidden = 72, .shared_width = 96, .shared_leaf = 96, .rows = 35},
 };
 
-constexpr ExpertKernels both_kernels[] = {ExpertKernels::few_rows, ExpertKernels::many_rows};
+constexpr ExpertKernels all_kernels[] = {ExpertKernels::few_rows, ExpertKernels::many_rows, ExpertKernels::warpgroups};
 
 TEST(ExpertsGpu, AgainstTheCpu) {
   for (const device::KernelDimensions& dimensions : {device::KernelDimensions{}, {32, 72, 32, 4, 128}}) {
@@ -238,7 +238,7 @@ TEST(ExpertsGpu, AgainstTheCpu) {
     for (const Sizes& sizes : shapes) {
       SCOPED_TRACE(sizes.hidden);
       const Layer layer = make_layer(sizes, static_cast<uint64_t>(sizes.hidden));
-      for (const ExpertKernels kernels : both_kernels) {
+      for (const ExpertKernels kernels : all_kernels) {
         expect_near(run(experts_on_gpu, layer, {.max_rows = sizes.rows + 1, .kernels = kernels}),
                     expected_rows(layer, 0, sizes.rows));
       }
@@ -259,7 +259,7 @@ TEST(ExpertsGpu, BitsDoNotDependOnTheLaunch) {
     EXPECT_EQ(run(experts_on_gpu, layer, {.kernels = ExpertKernels::many_rows}), all) << sizes.hidden;
     const std::vector<uint16_t> last = rows_of(all, sizes.rows - 1, 1, sizes.hidden);
     const std::vector<uint16_t> three = rows_of(all, 2, 3, sizes.hidden);
-    for (const ExpertKernels kernels : both_kernels) {
+    for (const ExpertKernels kernels : all_kernels) {
       EXPECT_EQ(run(experts_on_gpu, layer, {.first = sizes.rows - 1, .kernels = kernels}), last) << sizes.hidden;
       EXPECT_EQ(run(experts_on_gpu, layer, {.first = 2, .rows = 3, .max_rows = 9, .kernels = kernels}), three)
           << sizes.hidden;
@@ -276,6 +276,7 @@ TEST(ExpertsGpu, BusyExperts) {
   for (size_t i = 0; i < layer.chosen.size(); i += 2) layer.chosen[i] = 0, layer.chosen[i + 1] = i % 8 == 0 ? 1 : 2;
   const std::vector<uint16_t> many = run(experts_on_gpu, layer, {.max_rows = 160, .kernels = ExpertKernels::many_rows});
   EXPECT_EQ(run(experts_on_gpu, layer, {.kernels = ExpertKernels::few_rows}), many);
+  EXPECT_EQ(run(experts_on_gpu, layer, {.max_rows = 160, .kernels = ExpertKernels::warpgroups}), many);
 }
 
 // More rows than the sort takes at a time.
@@ -297,7 +298,7 @@ TEST(ExpertsGpu, LeavesApartGiveTheSameBits) {
       layer.chosen[static_cast<size_t>(i)] =
           static_cast<int32_t>(i < sizes.per_token ? i : sizes.experts - 2 * sizes.per_token + i);
     const std::vector<uint16_t> whole = run(experts_on_gpu, layer, {});
-    for (const ExpertKernels kernels : both_kernels) {
+    for (const ExpertKernels kernels : all_kernels) {
       std::vector<float> first, second;
       run(experts_on_gpu, layer, {.kernels = kernels, .leaf = 0}, &first);
       run(experts_on_gpu, layer, {.kernels = kernels, .leaf = 1}, &second);
@@ -323,6 +324,7 @@ TEST(ExpertsGpu, RealDimensions) {
                                   .rows = 300},
                                  1);
   const std::vector<uint16_t> all = run(experts_on_gpu, layer, {.kernels = ExpertKernels::many_rows});
+  EXPECT_EQ(run(experts_on_gpu, layer, {.kernels = ExpertKernels::warpgroups}), all);
   for (const int64_t rows : {1, 8, 33, 64}) {
     EXPECT_EQ(run(experts_on_gpu, layer, {.first = 5, .rows = rows, .kernels = ExpertKernels::few_rows}),
               rows_of(all, 5, rows, 4096));

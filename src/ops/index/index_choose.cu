@@ -47,37 +47,41 @@ TANDEM_DEVICE uint32_t exclusive_scan(uint32_t x, uint32_t* of_warps, uint32_t& 
   __syncthreads();
   if (lane == 31) of_warps[warp] = sum;
   __syncthreads();
-  const uint32_t other = of_warps[lane];
-  uint32_t before = 0, all = 0;
-  for (uint32_t i = 0; i < warps; ++i) {
-    const uint32_t value = shuffle(other, i);
-    before += i < warp ? value : 0;
-    all += value;
+  uint32_t up_to = of_warps[lane];  // over the warps up to this lane's number
+#pragma unroll
+  for (uint32_t step = 1; step < 32; step *= 2) {
+    const uint32_t lower = shuffle(up_to, lane >= step ? lane - step : lane);
+    if (lane >= step) up_to += lower;
   }
-  total = all;
-  return before + sum - x;
+  total = shuffle(up_to, warps - 1);
+  const uint32_t before = shuffle(up_to, warp == 0 ? 0 : warp - 1);
+  return (warp == 0 ? 0 : before) + sum - x;
 }
 
 // Places of flagged entries in ascending order: of entry i of this thread, for which bit i of `flags` stands, the
-// number of flagged entries before it.
-TANDEM_DEVICE void rank_flags(uint32_t flags, Shared& shared, uint32_t (&rank)[entries]) {
+// number of flagged entries before it. Entries from n on have no flags.
+TANDEM_DEVICE void rank_flags(uint32_t flags, int32_t n, Shared& shared, uint32_t (&rank)[entries]) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, lower = (1u << lane) - 1u;
   __syncthreads();
 #pragma unroll
   for (int32_t i = 0; i < entries; ++i) {
+    if (i * threads >= n) break;
     const uint32_t votes = device::ballot((flags >> i & 1u) != 0);
     rank[i] = static_cast<uint32_t>(count_bits(votes & lower));
     if (lane == 0) shared.histogram[i * warps + static_cast<int32_t>(warp)] = static_cast<uint32_t>(count_bits(votes));
   }
   __syncthreads();
-  const bool counts = threadIdx.x < static_cast<uint32_t>(entries * warps);
+  const bool counts = static_cast<int32_t>(threadIdx.x) < (n + threads - 1) / threads * warps;
   const uint32_t mine = counts ? shared.histogram[threadIdx.x] : 0;
   uint32_t total;
   const uint32_t before = exclusive_scan(mine, shared.of_warps, total);
   if (counts) shared.histogram[threadIdx.x] = before;
   __syncthreads();
 #pragma unroll
-  for (int32_t i = 0; i < entries; ++i) rank[i] += shared.histogram[i * warps + static_cast<int32_t>(warp)];
+  for (int32_t i = 0; i < entries; ++i) {
+    if (i * threads >= n) break;
+    rank[i] += shared.histogram[i * warps + static_cast<int32_t>(warp)];
+  }
 }
 
 // Which of the block's n entries are among the `budget` < n best; bit i: entry i of this thread.
@@ -93,6 +97,7 @@ TANDEM_DEVICE uint32_t best_entries(const uint32_t (&keys)[entries], int32_t n, 
     __syncthreads();
 #pragma unroll
     for (int32_t i = 0; i < entries; ++i) {
+      if (i * threads >= n) break;
       if (thread + i * threads < n && (keys[i] & mask) == prefix)
         atomic_add(&shared.histogram[keys[i] >> shift & (count - 1)], 1u);
     }
@@ -127,7 +132,7 @@ TANDEM_DEVICE uint32_t best_entries(const uint32_t (&keys)[entries], int32_t n, 
   }
   if (whole_bin) return flags;
   uint32_t rank[entries];
-  rank_flags(ties, shared, rank);
+  rank_flags(ties, n, shared, rank);
 #pragma unroll
   for (int32_t i = 0; i < entries; ++i) {
     if ((ties >> i & 1u) != 0 && rank[i] < equal) flags |= 1u << i;
@@ -158,7 +163,7 @@ TANDEM_KERNEL(index_chunks, ops::IndexBatch, 1024) {
   const uint32_t all = (1u << entries) - 1u;
   const uint32_t flags = static_cast<uint32_t>(n) <= most ? all : best_entries(keys, n, most, shared);
   uint32_t rank[entries];
-  rank_flags(flags, shared, rank);
+  rank_flags(flags, n, shared, rank);
   const int64_t at = (static_cast<int64_t>(number) * args.max_chunks + blockIdx.x) * most;
 #pragma unroll
   for (int32_t i = 0; i < entries; ++i) {
@@ -231,7 +236,7 @@ TANDEM_KERNEL(index_choose, ops::IndexBatch, 1024) {
   }
   const uint32_t flags = best_entries(keys, n, static_cast<uint32_t>(select.budget), shared);
   uint32_t rank[entries];
-  rank_flags(flags, shared, rank);
+  rank_flags(flags, n, shared, rank);
   int32_t* selected = select.selected + static_cast<int64_t>(row) * select.max_selected;
 #pragma unroll
   for (int32_t i = 0; i < entries; ++i) {

@@ -30,6 +30,13 @@ TANDEM_DEVICE void finish_block(const BlockTask& task, const float* keys, const 
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   for (int32_t t = task.first + thread / 32; t < task.end; t += threads / 32)
     prepare_row(keys, sums, queries + t * query_stride, t, out);
+  // Rows that are not the segment's: nobody uses what stands there, but it is copied with the others'.
+  for (int32_t item = thread; item < block_rows * block_rows; item += threads) {
+    const int32_t row = item / block_rows, column = item % block_rows;
+    if (column < task.first || column >= task.end) out[Handover::a + item] = 0.0f;
+    if (row < task.first || row >= task.end) out[Handover::b + item] = 0.0f;
+  }
+  if (thread < block_rows && (thread < task.first || thread >= task.end)) out[Handover::beta + thread] = 0.0f;
   if (task.block == task.last_block) return;
   const float* last = sums + (block_rows - 1) * dim;
   for (int32_t item = thread; item < block_rows * dim; item += threads)

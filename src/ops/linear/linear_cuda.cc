@@ -41,8 +41,9 @@ CudaLinear::CudaLinear(device::Gpu& gpu, const std::vector<std::string>& defines
 void CudaLinear::run(std::span<const CudaLinearCall> calls, const int32_t* rows, int64_t max_rows) const {
   int64_t outputs = 0;
   for (const CudaLinearCall& call : calls) outputs += int64_t{call.matrix.out_features} * call.batch;
-  run_with(choose_linear_tile(max_rows, outputs, gpu_.properties().multiprocessors, gpu_.properties().shared_bytes),
-           calls, rows, max_rows);
+  const device::GpuProperties& gpu = gpu_.properties();
+  run_with(choose_linear_tile(max_rows, outputs, gpu.target, gpu.multiprocessors, gpu.shared_bytes), calls, rows,
+           max_rows);
 }
 
 void CudaLinear::run_with(int32_t index, std::span<const CudaLinearCall> calls, const int32_t* rows,

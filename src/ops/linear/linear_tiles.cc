@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* slices_source = "ops/linear/linear.cu";
 constexpr const char* tiles_source = "ops/linear/linear_tiles.cu";
+constexpr const char* warpgroup_source = "ops/linear/linear_warpgroup.cu";
 constexpr int32_t row_bytes = 128;  // of a stage: 64 bf16 columns (weights.h)
 
 // The warps' rings of stages, and the partial sums of two rounds.
@@ -21,10 +22,10 @@ constexpr LinearTile by_slices(const char* kernel, int32_t outputs, int32_t rows
 }
 // A ring of stages, and where leaf 0's sums wait.
 constexpr LinearTile by_tiles(const char* kernel, int32_t outputs, int32_t rows, int32_t threads, int32_t stages,
-                              bool aside) {
+                              bool aside, const char* source = tiles_source) {
   const int64_t shared =
       static_cast<int64_t>(stages) * (outputs + rows) * row_bytes + (aside ? 4LL * outputs * rows : 0);
-  return {tiles_source, kernel, outputs, rows, threads, shared, false};
+  return {source, kernel, outputs, rows, threads, shared, false};
 }
 
 enum TileIndex : int32_t {
@@ -36,7 +37,8 @@ enum TileIndex : int32_t {
   of_32x64,
   of_64x64,
   of_128x64,
-  of_128x128
+  of_128x128,
+  of_warpgroup
 };
 constexpr std::array<LinearTile, linear_tile_count> tiles{
     by_slices("linear_16x8_wide", 16, 8, 8, 4),
@@ -48,6 +50,7 @@ constexpr std::array<LinearTile, linear_tile_count> tiles{
     by_tiles("linear_tile_64x64", 64, 64, 256, 4, false),
     by_tiles("linear_tile_128x64", 128, 64, 256, 3, false),
     by_tiles("linear_tile_128x128", 128, 128, 256, 4, true),
+    by_tiles("linear_warpgroup_128x128", 128, 128, 256, 5, true, warpgroup_source),
 };
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -56,7 +59,8 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 const LinearTile& linear_tile(int32_t index) { return tiles[static_cast<std::size_t>(index)]; }
 
-int32_t choose_linear_tile(int64_t max_rows, int64_t outputs, int32_t multiprocessors, int64_t shared_bytes) {
+int32_t choose_linear_tile(int64_t max_rows, int64_t outputs, int32_t target, int32_t multiprocessors,
+                           int64_t shared_bytes) {
   const auto blocks = [&](int32_t tile) {
     return divide_up(outputs, linear_tile(tile).outputs) * divide_up(max_rows, linear_tile(tile).rows);
   };
@@ -68,7 +72,7 @@ int32_t choose_linear_tile(int64_t max_rows, int64_t outputs, int32_t multiproce
     return max_rows > 2 && blocks(of_32x8) >= 2 * multiprocessors ? of_32x8 : of_16x8;
   }
   if (max_rows <= 16) return blocks(of_32x16) >= 2 * multiprocessors ? of_32x16 : of_16x16;
-  for (int32_t tile = of_128x128; tile > of_32x64; --tile) {
+  for (int32_t tile = target == 90 ? of_warpgroup : of_128x128; tile > of_32x64; --tile) {
     if (linear_tile(tile).shared_bytes <= shared_bytes && blocks(tile) >= multiprocessors) return tile;
   }
   return of_32x64;

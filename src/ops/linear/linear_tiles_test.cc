@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t h200_shared = 227 << 10, small_shared = 99 << 10;
 
 std::string chosen(int64_t rows, int64_t outputs, int64_t shared = h200_shared) {
-  return linear_tile(choose_linear_tile(rows, outputs, 132, shared)).kernel;
+  return linear_tile(choose_linear_tile(rows, outputs, 90, 132, shared)).kernel;
 }
 
 TEST(LinearTiles, FewRowsStreamWeights) {
@@ -28,7 +28,8 @@ TEST(LinearTiles, FewRowsStreamWeights) {
 TEST(LinearTiles, ManyRowsTakeTheLargestTileThatFillsTheGpu) {
   EXPECT_EQ(chosen(17, 4096), "linear_tile_32x64");
   EXPECT_EQ(chosen(64, 12576), "linear_tile_64x64");
-  EXPECT_EQ(chosen(2048, 4096), "linear_tile_128x128");
+  EXPECT_EQ(chosen(2048, 4096), "linear_warpgroup_128x128");
+  EXPECT_STREQ(linear_tile(choose_linear_tile(2048, 4096, 120, 132, h200_shared)).kernel, "linear_tile_128x128");
   EXPECT_EQ(chosen(256, 4096), "linear_tile_64x64");
   EXPECT_EQ(chosen(8192, 24), "linear_tile_32x64");
 }
@@ -38,7 +39,7 @@ TEST(LinearTiles, SharedMemoryOfTheGpuIsEnough) {
   for (const int64_t rows : {1, 2, 3, 8, 9, 16, 17, 64, 65, 300, 8192}) {
     for (const int64_t outputs : {2, 32, 1000, 4096, 200000}) {
       for (const int64_t shared : {h200_shared, small_shared}) {
-        const LinearTile& tile = linear_tile(choose_linear_tile(rows, outputs, 132, shared));
+        const LinearTile& tile = linear_tile(choose_linear_tile(rows, outputs, 90, 132, shared));
         EXPECT_LE(tile.shared_bytes, shared) << tile.kernel;
         EXPECT_TRUE(!tile.by_slices || rows <= tile.rows) << tile.kernel << " for " << rows;
       }

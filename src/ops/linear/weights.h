@@ -1,23 +1,19 @@
 // How the kernels of linear.cu and linear_tiles.cu hold tiles in shared memory, and how stored weights become fragments
 // of the M operand: the one place that knows the weights' format. Kernel code.
 //
-// A tile has 64 columns of K; its rows are weight rows (outputs) or rows of x. Rows lie 128 bytes apart, in 16-byte
-// pieces whose place is their number xor (row mod 8), so that neither the copies nor ldmatrix meet in a bank.
+// A tile (device/warpgroup.h) has 64 columns of K; its rows are weight rows (outputs) or rows of x.
 #pragma once
 
-#include "device/kernel.h"
+#include "device/warpgroup.h"
 #include "ops/linear/linear_args.h"
 
 namespace tandem::ops {
 
 using device::bf16;
 
-constexpr int32_t tile_columns = 64;
-constexpr int32_t tile_row_bytes = 2 * tile_columns;
-
-TANDEM_DEVICE uint32_t tile_offset(uint32_t row, uint32_t piece) {
-  return row * tile_row_bytes + ((piece ^ (row & 7u)) * 16u);
-}
+using device::tile_columns;
+using device::tile_offset;
+using device::tile_row_bytes;
 
 // Copies columns [column, column + 64) of `Rows` bf16 rows; zeros for rows beyond row_end and columns beyond
 // column_end. `Threads` threads share the work.

@@ -38,7 +38,21 @@ TANDEM_KERNEL(route_rows, ops::RouteArgs, 128) {
   uint32_t* keys = all_keys[warp];
   float* scores = all_scores[warp];
   const float* logits = args.logits + row * args.experts;
-  for (int32_t e = lane; e < args.experts; e += 32) keys[e] = key_of(sigmoid(logits[e]) + args.bias[e]);
+  constexpr int32_t at_once = 9;  // 288 experts, all on their way together
+  for (int32_t first = lane; first < args.experts; first += 32 * at_once) {
+    float logit[at_once], bias[at_once];
+#pragma unroll
+    for (int32_t i = 0; i < at_once; ++i) {
+      const int32_t e = first + 32 * i;
+      logit[i] = e < args.experts ? logits[e] : 0.0f;
+      bias[i] = e < args.experts ? args.bias[e] : 0.0f;
+    }
+#pragma unroll
+    for (int32_t i = 0; i < at_once; ++i) {
+      const int32_t e = first + 32 * i;
+      if (e < args.experts) keys[e] = key_of(sigmoid(logit[i]) + bias[i]);
+    }
+  }
 
   uint32_t best, expert, last = 0, taken = 0;  // taken: bit i is expert lane + 32·i
   best_of_lane(keys, lane, args.experts, best, expert);

@@ -1,0 +1,28 @@
+// Several rules on one reply: a token may come if all of them let it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace tandem::engine {
+
+class RuleList : public TokenRule {
+ public:
+  explicit RuleList(std::vector<std::shared_ptr<TokenRule>> rules);
+
+  void mask(std::span<uint32_t> bits) override;
+  bool masks() const override;
+  void accept(int32_t token) override;
+  int32_t allowed_drafts(std::span<const int32_t> drafts) override;
+  bool is_finished() const override;
+
+  // None: null; one: itself.
+  static std::shared_ptr<TokenRule> of(std::vector<std::shared_ptr<TokenRule>> rules);
+
+ private:
+  std::vector<std::shared_ptr<TokenRule>> rules_;
+};
+
+}  // namespace tandem::engine

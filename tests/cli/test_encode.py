@@ -1,0 +1,197 @@
+"""quantize to EXL3 and verify: the model that is written, what is refused, and runs that are killed."""
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import time
+
+from program import NANO, PROGRAM, SMALL, TandemTest, main, tandem
+
+TEXT = "calibration.jsonl"
+QUICK = ("--scale-search", "none", "--threads", "1", "--window", "256")
+
+
+def read_tensors(folder):
+    """Name to (dtype, shape, bytes) of every tensor of a model folder."""
+    tensors = {}
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith(".safetensors"):
+            continue
+        with open(os.path.join(folder, name), "rb") as file:
+            data = file.read()
+        length = int.from_bytes(data[:8], "little")
+        for key, tensor in json.loads(data[8:8 + length]).items():
+            if key != "__metadata__":
+                begin, end = (8 + length + offset for offset in tensor["data_offsets"])
+                tensors[key] = tensor["dtype"], tensor["shape"], data[begin:end]
+    return tensors
+
+
+def write_tensors(path, tensors):
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
+
+
+class Encode(TandemTest):
+    def small_model(self):
+        """The first two layers of nano with two experts and nano's own tokenizer: quick, and shaped as the model is."""
+        folder = self.path("small")
+        os.mkdir(folder)
+        shutil.copy(os.path.join(NANO, "tokenizer.json"), folder)
+        with open(os.path.join(NANO, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        text = config.get("text_config", config)
+        text.update(num_hidden_layers=2, num_nextn_predict_layers=0, layer_types=text["layer_types"][:2],
+                    mlp_layer_types=text["mlp_layer_types"][:2], n_routed_experts=2)
+        for key in ("kda_layers", "full_attn_layers"):
+            text["linear_attn_config"][key] = [i for i in text["linear_attn_config"][key] if i < 2]
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        kept = {}
+        for name, (dtype, shape, data) in read_tensors(NANO).items():
+            layer, expert = re.search(r"layers\.(\d+)\.", name), re.search(r"experts\.(\d+)\.", name)
+            if (layer and int(layer[1]) > 1) or (expert and int(expert[1]) > 1):
+                continue
+            if ".mlp.gate." in name and shape[0] == 8:  # the router's rows of the experts that stay
+                data, shape = data[:len(data) // 4], [2, *shape[1:]]
+            kept[name] = dtype, shape, data
+        write_tensors(os.path.join(folder, "model.safetensors"), kept)
+        with open(os.path.join(NANO, "calibration_text.jsonl"), encoding="utf-8") as file:
+            self.write(TEXT, "".join(file.readlines()[:3]))
+        return folder
+
+    def content(self, folder):
+        found = {}
+        for name in os.listdir(folder):
+            with open(os.path.join(folder, name), "rb") as file:
+                found[name] = file.read()
+        return found
+
+    def test_a_killed_run_ends_in_the_same_bytes(self):
+        model, calibration = self.small_model(), self.path(TEXT)
+        words = ("quantize", model, self.path("out"), "--experts", "exl3:2", *QUICK, "--calibration", calibration)
+        start = time.monotonic()
+        whole = tandem(*words, "--json")
+        taken = time.monotonic() - start
+        self.assertEqual((whole.status, whole.err), (0, ""))
+        expected = self.content(self.path("out"))
+        shutil.rmtree(self.path("out"))
+        environment = dict(os.environ, CUDA_VISIBLE_DEVICES="")
+        chance = random.Random(5)
+        kills = 0
+        for _ in range(20):
+            process = subprocess.Popen([PROGRAM, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+            try:
+                process.wait(chance.uniform(0, taken / 8))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+            err = process.communicate()[1].decode()
+            self.assertIn(process.returncode, (-signal.SIGKILL, 0), err)
+            if os.path.exists(self.path("out")):  # this attempt came to the end
+                self.assertEqual(self.content(self.path("out")), expected)
+                shutil.rmtree(self.path("out"))
+                shutil.rmtree(self.path("out.tmp"), True)
+        self.assertGreater(kills, 5)
+        done = tandem(*words, "--json")
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertEqual(self.content(self.path("out")), expected)
+        self.assertFalse(os.path.exists(self.path("out.tmp")))
+
+    def test_what_is_written_runs_and_is_verified(self):
+        model, calibration, out = self.small_model(), self.path(TEXT), self.path("out")
+        made = tandem("quantize", model, "--out", out, "--experts", "exl3:3", "--codebook", "mcg", *QUICK,
+                      "--calibration", calibration, "--calibration-tokens", "300", "--json")
+        self.assertEqual((made.status, made.err), (0, ""))
+        report = made.json()
+        self.assertEqual(next(iter(report.items())), ("schema", "tandem.quantize/1"))
+        self.assertEqual(len(report["tensors"]), 9)
+        for tensor in report["tensors"]:
+            self.assertEqual(tensor["bits"], 3)
+            # Between the plain error of the width and 1.7 times it (2.9), with room for small matrices.
+            self.assertTrue(0.012 < tensor["relative_mse"] < 0.040, tensor)
+            self.assertLess(tensor["weighted_error"], 0.05)
+            self.assertGreater(tensor["seconds"], 0)
+        inspected = tandem("inspect", out)
+        self.assertIn("EXL3 3 bits mcg", inspected.out, inspected.err)
+        ppl = tandem("eval", "ppl", out, "--text", calibration, "--json")
+        self.assertEqual(ppl.status, 0, ppl.err)
+        verified = tandem("verify", out)
+        self.assertEqual((verified.status, verified.err), (0, ""))
+        self.assertIn("9 matrices in EXL3", verified.out)
+        again = tandem("verify", out, "--recheck", "2", "--model", model, "--calibration", calibration,
+                       "--calibration-tokens", "300", "--json")
+        self.assertEqual((again.status, again.err), (0, ""))
+        self.assertEqual((len(again.json()["rechecked"]), again.json()["faults"]), (2, []))
+        other = tandem("verify", out, "--recheck", "2", "--model", model, "--calibration", calibration)
+        self.assert_fails(other, 1, "calibration tokens", "another")
+        with open(os.path.join(out, "model.safetensors"), "r+b") as file:
+            file.seek(-100, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+        changed = tandem("verify", out)
+        self.assertEqual((changed.status, changed.err), (1, ""))
+        self.assertIn("model.safetensors: SHA-256", changed.out)
+
+    def test_what_is_refused(self):
+        model, calibration, out = self.small_model(), self.path(TEXT), self.path("out")
+        refuse = lambda status, *words, more=(): self.assert_fails(  # noqa: E731
+            tandem("quantize", model, out, *QUICK, *more), status, *words)
+        exl3 = ("--experts", "exl3:2")
+        refuse(2, "--experts", "exl3:9", more=("--experts", "exl3:9"))
+        refuse(2, "--experts", "exl3", more=("--experts", "exl3"))
+        refuse(2, "--head", "fp8", more=("--head", "fp8"))
+        refuse(2, "--codebook", "4inst", more=(*exl3, "--codebook", "4inst"))
+        refuse(2, "--bits-target", "12", more=(*exl3, "--bits-target", "12"))
+        refuse(2, "--calibration", "calibration_text.jsonl", more=exl3)
+        refuse(3, "missing.txt", more=(*exl3, "--calibration", self.path("missing.txt")))
+        refuse(2, "--calibration", "at least 128", more=(*exl3, "--calibration", self.write("short.txt", "Too short.")))
+        refuse(3, "UTF-8", more=(*exl3, "--calibration", self.write("bad.txt", b"\xff\xfe" * 400)))
+        refuse(2, "two files with the name", more=(*exl3, "--calibration", calibration, calibration))
+        self.assertFalse(os.path.exists(out))
+        self.assert_fails(tandem("verify", model), 3, "manifest.json")
+        self.assert_fails(tandem("verify"), 2, "MODEL")
+
+    def test_an_input_that_changed_is_refused(self):
+        model, calibration, out = self.small_model(), self.path(TEXT), self.path("out")
+        words = (PROGRAM, "quantize", model, out, "--experts", "exl3:2", *QUICK, "--calibration", calibration)
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        finished = os.path.join(out + ".tmp", "finished")
+        while time.monotonic() < deadline and not (os.path.isdir(finished) and os.listdir(finished)):
+            time.sleep(0.02)
+        self.assert_fails(tandem(*words[1:]), 2, "another run is writing it")
+        process.kill()
+        process.wait()
+        with open(calibration, "a", encoding="utf-8") as file:
+            file.write('{"text": "One more text that was not there when the run began."}\n')
+        self.assert_fails(tandem(*words[1:]), 2, "calibration " + TEXT, "another")
+
+    def test_a_full_disk_leaves_a_run_that_goes_on(self):
+        model, out = self.small_model(), self.path("out")
+        with open(self.path(TEXT), encoding="utf-8") as file:
+            calibration = self.write("short.txt", json.loads(file.readline())["text"][:1500])
+        words = ("quantize", model, out, "--experts", "exl3:2", *QUICK, "--calibration", calibration)
+        # A file may be as large as the streams of the calibration text, but not as a shard: as on a disk that fills up.
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3_500_000, 3_500_000))  # noqa: E731
+        failed = tandem(*words, preexec_fn=limit, restore_signals=False)
+        self.assert_fails(failed, 5, "model.safetensors")
+        self.assertFalse(os.path.exists(out))
+        self.assertEqual(len(os.listdir(os.path.join(out + ".tmp", "finished"))), 9)
+        done = tandem(*words)
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertEqual(tandem("verify", out).status, 0)
+
+
+main()
