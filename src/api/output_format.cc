@@ -28,7 +28,8 @@ const JsonValue& required_member(const JsonValue& object, std::string_view key, 
 }
 
 OutputFormat text_format(Kind kind, const JsonValue& value, const std::string& field) {
-  if (value.string() == nullptr) throw invalid_field(field, "expected a string");
+  if (value.string() == nullptr || value.string()->empty())
+    throw invalid_field(field, "expected a string that is not empty");
   if (value.string()->size() > most_text_bytes)
     throw invalid_field(field, fmt::format("{} bytes; expected at most {}", value.string()->size(), most_text_bytes));
   return {kind, *value.string(), field};
@@ -157,7 +158,7 @@ OutputFormat json_schema_format(const JsonValue& schema, std::string field) {
 }
 
 OutputFormat read_output_format(const JsonBody& body, std::string_view text) {
-  bool is_asked = body.has("response_format") || body.has("structured_outputs") || body.is_set("guided_choice");
+  bool is_asked = body.has("response_format") || body.has("structured_outputs") || body.has("guided_choice");
   for (const Alias& alias : aliases) is_asked = is_asked || body.is_set(alias.field);
   if (!is_asked) return {};
   const JsonValue root = chat::parse_json(text, "body");
@@ -167,9 +168,9 @@ OutputFormat read_output_format(const JsonBody& body, std::string_view text) {
   };
   if (body.has("response_format")) add(response_format(*root.find("response_format")));
   if (body.has("structured_outputs")) add(structured_outputs(*root.find("structured_outputs")));
-  if (body.is_set("guided_choice")) add(choice_format(*root.find("guided_choice"), "guided_choice"));
+  if (body.has("guided_choice")) add(choice_format(*root.find("guided_choice"), "guided_choice"));
   for (const Alias& alias : aliases) {
-    if (!body.is_set(alias.field)) continue;
+    if (!body.is_set(alias.field)) continue;  // llama-server's clients send grammar: ""
     const std::string field(alias.field);
     const JsonValue& value = *root.find(alias.field);
     add(alias.kind == Kind::json_schema ? schema_format(value, field) : text_format(alias.kind, value, field));

@@ -102,8 +102,9 @@ class Builder {
     const JsonValue* others = parameters != nullptr ? parameters->find("additionalProperties") : nullptr;
     if (is_strict && parameters != nullptr) check_envelope(*parameters, field);
     const bool forbids_others = others != nullptr && others->boolean() != nullptr && !*others->boolean();
-    tool.other_keys =
-        (others != nullptr && !forbids_others) || (properties == nullptr && !is_strict && !forbids_others);
+    // Without a schema of its parameters a function has none.
+    tool.other_keys = (others != nullptr && !forbids_others) ||
+                      (parameters != nullptr && properties == nullptr && !is_strict && !forbids_others);
     if (properties == nullptr || properties->object() == nullptr) return tool;
     for (const chat::JsonMember& member : *properties->object()) {
       if (!member.key.empty()) tool.arguments.push_back(argument(member, *parameters, is_strict, field));

@@ -73,6 +73,8 @@ TEST(OutputFormat, WhatItRefusesIsNamed) {
             "structured_outputs.whitespace_pattern");
   EXPECT_EQ(refused(R"("guided_choice":[1])"), "guided_choice[0]");
   EXPECT_EQ(refused(R"("guided_choice":"a")"), "guided_choice");
+  EXPECT_EQ(refused(R"("guided_choice":[])"), "guided_choice");
+  EXPECT_EQ(refused(R"("structured_outputs":{"regex":""})"), "structured_outputs.regex");
   EXPECT_EQ(refused(R"("guided_regex":5)"), "guided_regex");
   EXPECT_EQ(refused(R"("guided_json":[1])"), "guided_json");
   EXPECT_EQ(refused(R"("guided_regex":"a","response_format":{"type":"json_object"})"), "guided_regex");

@@ -1,6 +1,7 @@
 // xgrammar behind our names. Its exceptions become ours here.
 #include "grammar/matcher.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -75,8 +76,10 @@ struct Translator::State {
   explicit State(const Vocabulary& vocabulary)
       : compiler(xgrammar::TokenizerInfo(vocabulary.bytes(), xgrammar::VocabType::RAW, vocabulary.size(),
                                          std::vector<int32_t>{}),
-                 compile_threads, false) {}
+                 compile_threads, false),
+        words(vocabulary.words()) {}
   xgrammar::GrammarCompiler compiler;
+  size_t words;
 };
 
 Translator::Translator(const Vocabulary& vocabulary) : state_(std::make_unique<State>(vocabulary)) {}
@@ -86,8 +89,18 @@ std::shared_ptr<const Compiled> Translator::compile(const Source& source) {
   try {
     auto grammar =
         std::make_unique<Compiled::Grammar>(Compiled::Grammar{state_->compiler.CompileGrammar(parse(source))});
-    return std::make_shared<const Compiled>(std::move(grammar));
+    auto compiled = std::make_shared<const Compiled>(std::move(grammar));
+    // A rule that leads only to itself derives no text; found here, it is the request's fault.
+    Matcher matcher(compiled);
+    std::vector<uint32_t> allowed(state_->words, ~uint32_t{0});
+    matcher.mask(allowed);
+    const bool may_begin = std::any_of(allowed.begin(), allowed.end(), [](uint32_t word) { return word != 0; });
+    if (!may_begin && !matcher.is_complete())
+      throw Error(ErrorCode::usage, "grammar", "a grammar that no text satisfies", "one that a text can begin with");
+    return compiled;
   } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
     throw Error(ErrorCode::usage, "grammar", reason_of(e));

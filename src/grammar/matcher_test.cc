@@ -163,6 +163,19 @@ TEST_F(Grammars, RegularExpressions) {
   EXPECT_FALSE(accepts(regex, " abc"));
 }
 
+// Found when it is compiled, so that the request is at fault and not the engine.
+TEST_F(Grammars, RulesThatDeriveNoTextAreRefused) {
+  for (const char* text : {"root ::= root", "root ::= x\nx ::= root \"\" | x"}) {
+    try {
+      (void)compile(Language::ebnf, text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.found(), "a grammar that no text satisfies") << text;
+    }
+  }
+  EXPECT_NE(compile(Language::ebnf, "root ::= \"\""), nullptr);
+}
+
 TEST_F(Grammars, Ebnf) {
   const auto sum = compile(Language::ebnf, "root ::= number (\"+\" number)*\nnumber ::= [0-9]+\n");
   EXPECT_TRUE(accepts(sum, "12+345+7"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -192,6 +193,20 @@ class SchemaWalker {
     set_member(own, key, member.value);
   }
 
+  static bool has_exact_integers(const JsonValue& value) {
+    if (const auto* number = value.number()) {
+      int64_t exact = 0;
+      const char* end = number->spelling.data() + number->spelling.size();
+      return !number->integer || std::from_chars(number->spelling.data(), end, exact).ec == std::errc();
+    }
+    if (const auto* list = value.array()) return std::all_of(list->begin(), list->end(), has_exact_integers);
+    if (const auto* members = value.object()) {
+      return std::all_of(members->begin(), members->end(),
+                         [](const JsonMember& member) { return has_exact_integers(member.value); });
+    }
+    return true;
+  }
+
   static void check_value(std::string_view key, const JsonValue& value, const std::string& path) {
     const auto require = [&](bool holds, const char* expected) {
       if (!holds)
@@ -213,6 +228,8 @@ class SchemaWalker {
       require(value.array() != nullptr && !value.array()->empty(), "a list of values");
       require(value.array()->size() <= most_enum_values, "at most 10000 values");
     }
+    if (key == "enum" || key == "const")
+      require(has_exact_integers(value), "integers from -2^63 to 2^63 - 1: others would not be written digit by digit");
     if (key == "required") {
       require(value.array() != nullptr && std::all_of(value.array()->begin(), value.array()->end(),
                                                       [](const JsonValue& name) { return name.string() != nullptr; }),
@@ -276,7 +293,10 @@ class SchemaWalker {
     // A chain of nothing but references would never come to a value.
     for (int step = 0; at->find("$ref") != nullptr && at->find("$ref")->string() != nullptr; ++step) {
       if (step > most_schema_depth)
-        throw Error(ErrorCode::usage, path, "keyword '$ref' that leads back to itself", "a reference to a schema");
+        throw Error(
+            ErrorCode::usage, path,
+            fmt::format("keyword '$ref' that leads back to itself, or to more than {} others", most_schema_depth),
+            "a reference to a schema");
       const std::string next = *at->find("$ref")->string();
       if (next != "#" && !next.starts_with("#/")) break;
       at = &resolve(next, path);

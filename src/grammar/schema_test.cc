@@ -75,6 +75,9 @@ TEST(Schema, WrongSchemasAreRefusedWithTheirPlace) {
   EXPECT_EQ(refusal(R"({"minLength":1.5})"), "#/minLength 1.5");
   EXPECT_EQ(refusal(R"({"enum":[]})"), "#/enum []");
   EXPECT_EQ(refusal(R"({"items":3})"), "#/items 3");
+  EXPECT_EQ(refusal(R"({"const":18446744073709551617})"), "#/const 18446744073709551617");
+  EXPECT_EQ(refusal(R"({"enum":[1,{"a":[12345678901234567890]}]})"), R"(#/enum [1,{"a":[12345678901234567890]}])");
+  EXPECT_EQ(prepared(R"({"const":9223372036854775807})"), R"({"enum":[9223372036854775807]})");
   EXPECT_EQ(refusal("false"), "# a schema that no value satisfies");
   EXPECT_EQ(refusal(R"({"type":"integer","minimum":3,"maximum":2})"), "# a schema that no value satisfies");
   EXPECT_EQ(refusal(R"({"maxLength":10001})"), "# keyword 'maxLength' of 10001");
