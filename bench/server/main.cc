@@ -9,12 +9,12 @@
 //   parse     a chat body of 1 MB with 256 messages to structs, one thread
 //   server [MODEL] [--rounds N] [--json]
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>

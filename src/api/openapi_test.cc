@@ -2,6 +2,7 @@
 #include "api/openapi.h"
 
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -68,7 +69,7 @@ TEST_F(OpenApi, OperationsHaveIdsOfTheirOwnAndReferencesLeadSomewhere) {
       EXPECT_TRUE(operation.at("responses").contains("default")) << path;
     }
   }
-  const std::string text = openapi_document();
+  const std::string& text = openapi_document();
   EXPECT_EQ(text.find("x-with"), std::string::npos);
   const std::regex reference("\"\\$ref\":\"#([^\"]*)\"");
   size_t count = 0;
@@ -206,7 +207,7 @@ TEST_F(OpenApi, BoundsAreTheReaders) {
         const Json& edge = property[bound];
         Json beyond;
         if (allows(property, "integer")) {
-          if (edge == INT64_MAX || edge == INT64_MIN) continue;
+          if (edge == std::numeric_limits<int64_t>::max() || edge == std::numeric_limits<int64_t>::min()) continue;
           beyond = edge.get<int64_t>() + step;
         } else {
           beyond = edge.get<double>() + step * (edge.get<double>() == 0.000001 ? 1e-6 : 0.001);

@@ -147,10 +147,12 @@ bool begins_with(const Ids& ids, const Ids& head) {
 
 // The next prompt is the last one and what was sampled: everything can be resumed.
 TEST_F(ReplyIdsTest, ComeBackInEveryDialect) {
+  const std::string two_calls =
+      "why</think>See. <tool_call>get<arg_key>city</arg_key><arg_value> Oslo </arg_value><arg_key>n</arg_key>"
+      "<arg_value> 7 </arg_value></tool_call>\n<tool_call>get</tool_call>";
   const std::string replies[] = {
       "why is that </think>\n\nBecause \n",
-      "why</think>See. <tool_call>get<arg_key>city</arg_key><arg_value> Oslo </arg_value><arg_key>n</arg_key>"
-      "<arg_value> 7 </arg_value></tool_call>\n<tool_call>get</tool_call>",
+      two_calls,
       "why</think><tool_call> get \n<arg_key> n </arg_key>\n<arg_value>12</arg_value></tool_call>",
       "</think>Hello",
       "why <tool_call>get</tool_call>",  // the reasoning is not closed before the call

@@ -54,6 +54,15 @@ std::vector<ReplyPiece> without_incomplete_calls(const std::vector<ReplyPiece>& 
   return out;
 }
 
+struct Item {
+  ReplyPiece::Kind kind = ReplyPiece::Kind::content;  // reasoning, content or call
+  std::string id;
+  std::string text;  // or the arguments
+  std::string shown_name, call_id;
+  ToolOrigin tool;
+  CustomInput input;
+};
+
 class ResponsesDialect : public ReplyDialect {
  public:
   ResponsesDialect(ResponsesRequest request, std::string model, std::shared_ptr<ResponseStore> store, int64_t client)
@@ -122,15 +131,6 @@ class ResponsesDialect : public ReplyDialect {
   }
 
  private:
-  struct Item {
-    ReplyPiece::Kind kind = ReplyPiece::Kind::content;  // reasoning, content or call
-    std::string id;
-    std::string text;  // or the arguments
-    std::string shown_name, call_id;
-    ToolOrigin tool;
-    CustomInput input;
-  };
-
   void take(const ReplyPiece& piece) {
     switch (piece.kind) {
       case ReplyPiece::Kind::reasoning:

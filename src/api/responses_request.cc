@@ -100,7 +100,7 @@ OutputFormat read_text_format(const Field& body) {
   const auto format = text ? text->object().get("format") : std::nullopt;
   if (!format) return {};
   const Field type_field = format->object().require("type", "text, json_object or json_schema");
-  const std::string type(type_field.string());
+  const std::string& type = type_field.string();
   if (type == "text") return {};
   if (type == "json_object") return json_object_format("text.format");
   if (type != "json_schema") throw not_supported("text.format", fmt::format("type '{}'", type.substr(0, 64)));

@@ -20,7 +20,7 @@ size_t memory_of(const chat::Message& message) {
 size_t memory_of(const StoredResponse& response) {
   size_t bytes = sizeof response + response.id.size() + response.body.size();
   for (const chat::Message& message : response.messages) bytes += memory_of(message);
-  for (const auto& [id, message] : response.items) bytes += 2 * sizeof id + id.size() + memory_of(message);
+  for (const auto& [id, message] : response.items) bytes += 2 * sizeof(std::string) + id.size() + memory_of(message);
   return bytes;
 }
 

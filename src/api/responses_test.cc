@@ -256,7 +256,7 @@ TEST_F(ResponsesTest, PreviousResponse) {
     const auto responder = send(setup, stream + kTools + R"(,"instructions":"Old.")");
     setup.answer("why</think>See." + kCalls, first);
     const Json response = stream.empty() ? only_reply(*responder) : Json::parse(responder->events.back())["response"];
-    const Json output = response["output"];
+    const Json& output = response["output"];
     Json input = Json::array();
     for (const size_t call : {2, 3, 4}) {
       input.push_back({{"type", call == 3 ? "custom_tool_call_output" : "function_call_output"},

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "api/errors.h"
 #include "api/fakes.h"
@@ -19,7 +20,7 @@ class ServiceTest : public testing::Test {
 
   // A fresh engine for every test; the tokenizer is kept.
   struct Setup {
-    explicit Setup(ServiceOptions options = {}) : service(executor, options) {
+    explicit Setup(ServiceOptions options = {}) : service(executor, std::move(options)) {
       served = model_->served;
       served.engine = &engine;
       engine.state.ready = true;

@@ -56,7 +56,7 @@ class EncodeModel : public ::testing::Test {
   fs::path kept() const { return folder_.path() / "out.tmp"; }
   // tinyA without its golden vectors, in a folder that may be changed.
   fs::path source() const {
-    const fs::path path = folder_.path() / "in";
+    fs::path path = folder_.path() / "in";
     fs::create_directory(path);
     for (const char* name : {"config.json", "model.safetensors"})
       fs::copy_file(tiny() / name, path / name, fs::copy_options::skip_existing);
@@ -229,7 +229,7 @@ TEST_F(EncodeModel, AChangeBetweenTwoRunsIsRefused) {
 
 TEST_F(EncodeModel, WhatItRefuses) {
   const auto refused = [&](const QuantizeOptions& given, ErrorCode code) {
-    const std::string message = error_of([&] { run(given); }, code);
+    std::string message = error_of([&] { run(given); }, code);
     EXPECT_FALSE(fs::exists(out()));
     return message;
   };

@@ -255,7 +255,8 @@ uint32_t trace(const float* table, const float* costs, const float* weights, uin
 template <int sign, class Real>
 void combine(const Real* factors, int64_t factor_stride, const Real* rows, int64_t row_stride, int64_t count, Real* out,
              int64_t n) {
-  typedef Real Few __attribute__((vector_size(32), aligned(sizeof(Real)), may_alias));
+  typedef Real Few  // NOLINT(modernize-use-using): GCC takes these attributes of a dependent type in a typedef alone
+      __attribute__((vector_size(32), aligned(sizeof(Real)), may_alias));
   constexpr int vectors = 8;
   constexpr int64_t width = 32 / sizeof(Real), block = vectors * width;
   int64_t i = 0;

@@ -11,9 +11,10 @@
 
 namespace {
 
-using namespace tandem;
+namespace api = tandem::api;
+namespace http = tandem::http;
 
-http::Router make_router(std::vector<std::string> keys, bool loopback) {
+http::Router make_router(const std::vector<std::string>& keys, bool loopback) {
   const api::Handler nothing = [](api::HttpRequest, std::shared_ptr<api::Responder>) {};
   return {
       {{"GET", "/open", true, nothing}, {"GET", "/v1/models/*", false, nothing}, {"POST", "/v1/chat", false, nothing}},

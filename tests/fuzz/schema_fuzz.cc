@@ -14,19 +14,20 @@
 
 namespace {
 
-using namespace tandem::grammar;
+namespace grammar = tandem::grammar;
 
 constexpr size_t longest_compiled = 1024;  // larger grammars only take longer
 
-void walk(Translator& translator, const Vocabulary& vocabulary, const std::string& schema, std::string_view choices) {
-  std::shared_ptr<const Compiled> compiled;
+void walk(grammar::Translator& translator, const grammar::Vocabulary& vocabulary, const std::string& schema,
+          std::string_view choices) {
+  std::shared_ptr<const grammar::Compiled> compiled;
   try {
-    compiled = translator.compile({Language::json_schema, schema});
+    compiled = translator.compile({grammar::Language::json_schema, schema});
   } catch (const tandem::Error& error) {
     if (error.code() != tandem::ErrorCode::usage) abort();
     return;
   }
-  Matcher matcher(compiled);
+  grammar::Matcher matcher(compiled);
   for (size_t step = 0; step < std::min<size_t>(choices.size(), 48); ++step) {
     std::vector<uint32_t> bits(vocabulary.words(), ~uint32_t{0});
     matcher.mask(bits);
@@ -50,12 +51,13 @@ void walk(Translator& translator, const Vocabulary& vocabulary, const std::strin
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto vocabulary = test_vocabulary();
-  static Translator* translator = is_available() ? new Translator(*vocabulary) : nullptr;
+  static const auto vocabulary = grammar::test_vocabulary();
+  static grammar::Translator* translator = grammar::is_available() ? new grammar::Translator(*vocabulary) : nullptr;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  for (const SchemaOptions& options : {SchemaOptions{}, SchemaOptions{.open = true, .ignore_unsupported = true}}) {
+  for (const grammar::SchemaOptions& options :
+       {grammar::SchemaOptions{}, grammar::SchemaOptions{.open = true, .ignore_unsupported = true}}) {
     try {
-      const PreparedSchema prepared = prepare_schema(text, options);
+      const grammar::PreparedSchema prepared = grammar::prepare_schema(text, options);
       if (translator != nullptr && prepared.text.size() <= longest_compiled)
         walk(*translator, *vocabulary, prepared.text, text);
     } catch (const tandem::Error& error) {
