@@ -207,6 +207,7 @@ int64_t CudaExperts::scratch_bytes(const ExpertShape& shape, int64_t max_rows) {
   return lay_out(shape, max_rows, nullptr).bytes;
 }
 
+// NOLINTNEXTLINE(readability-function-size): the one place that says which kernels run how many rows
 void CudaExperts::run(const ExpertShape& shape, const ExpertRows& rows, int64_t max_rows, ExpertKernels kernels) const {
   check(shape, rows);
   if (max_rows == 0) return;
