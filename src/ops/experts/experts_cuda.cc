@@ -114,13 +114,71 @@ ExpertProductArgs product_args(const ExpertShape& shape, const ExpertRows& rows,
 
 // Launches of one product: its grid is tiles by blocks of outputs.
 struct Plan {
-  device::Kernel gate_up, down;
+  ExpertProducts::Pair kernels;
   int64_t tiles = 0;         // of routed experts
   int64_t shared_tiles = 0;  // of one leaf
   int64_t tile_rows = 0;
   int64_t row_tiles = 0;  // few rows: of 8 rows that a block takes at a time; 0: many rows
   bool warpgroups = false;
 };
+
+// Of a step: at most the routed experts' and the shared one's.
+struct Plans {
+  std::array<Plan, 2> both{};
+  size_t used = 0;
+  int64_t sorted_rows = 0;  // of a tile in the sort's list
+
+  std::span<const Plan> all() const { return {both.data(), used}; }
+  void add(const Plan& plan) { both.at(used++) = plan; }
+};
+
+Plans plans_of_few_rows(const ExpertProducts& products, const ExpertShape& shape, int64_t max_rows) {
+  Plans plans;
+  plans.sorted_rows = max_rows;
+  const auto add = [&](bool eight, int64_t routed, int64_t shared) {
+    plans.add({eight ? products.rows_8 : products.rows_32, routed, shared, max_rows, eight ? 1 : 4});
+  };
+  const int64_t routed = std::min(shape.routed_count, most_places(shape, max_rows));
+  const int64_t shared = shape.shared_width > 0 ? 1 : 0;
+  const bool eight = max_rows <= 8;
+  // Most experts get few of many rows, the shared one gets all.
+  if (!eight && routed > 0 && max_rows * shape.per_token <= 4 * shape.experts) {
+    add(true, routed, 0);
+    if (shared > 0) add(false, 0, shared);
+  } else {
+    add(eight, routed, shared);
+  }
+  return plans;
+}
+
+// Experts with more than `crowd` rows on average get tiles of 128 rows.
+Plans plans_of_many_rows(const ExpertProducts& products, const ExpertShape& shape, int64_t max_rows, bool warpgroups,
+                         int64_t crowd) {
+  Plans plans;
+  plans.sorted_rows = shape.experts > 0 && max_rows * shape.per_token > crowd * shape.experts ? 128 : 32;
+  const auto add = [&](int64_t tile_rows, int64_t routed, int64_t shared) {
+    Plan plan{products.tiles_32, routed, shared, tile_rows};
+    plan.warpgroups = warpgroups && tile_rows == 128;
+    if (tile_rows == 128) plan.kernels = warpgroups ? products.warpgroup : products.tiles_128;
+    plans.add(plan);
+  };
+  if (shape.routed_count > 0) add(plans.sorted_rows, most_tiles(shape, max_rows, plans.sorted_rows), 0);
+  const int64_t shared_rows = max_rows > 64 || crowd == 0 ? 128 : 32;
+  if (shape.shared_width > 0) add(shared_rows, 0, divide_up(max_rows, shared_rows));
+  return plans;
+}
+
+Plans plans_of(const device::GpuProperties& gpu, const ExpertProducts& products, const ExpertShape& shape,
+               int64_t max_rows, ExpertKernels kernels) {
+  const bool by_rows = kernels == ExpertKernels::by_rows;
+  if (kernels == ExpertKernels::few_rows || (by_rows && max_rows <= few_rows_at_most))
+    return plans_of_few_rows(products, shape, max_rows);
+  if (kernels == ExpertKernels::warpgroups) return plans_of_many_rows(products, shape, max_rows, true, 0);
+  // A tile of 128 rows takes a warp group's tensor cores about as long as its weights take to arrive.
+  if (by_rows && gpu.target == 90 && gpu.shared_bytes >= ExpertWarpgroupMemory::bytes)
+    return plans_of_many_rows(products, shape, max_rows, true, 16);
+  return plans_of_many_rows(products, shape, max_rows, false, 48);
+}
 
 class Runner {
  public:
@@ -130,7 +188,7 @@ class Runner {
   void gate_up(const Plan& plan) const {
     ExpertProductArgs args = with(plan);
     const int64_t width = std::max(plan.tiles > 0 ? shape_.width : 0, plan.shared_tiles > 0 ? shape_.shared_width : 0);
-    launch(plan, plan.gate_up, args, plan.tiles + plan.shared_tiles, width, shape_.hidden, 2);
+    launch(plan, plan.kernels.gate_up, args, plan.tiles + plan.shared_tiles, width, shape_.hidden, 2);
   }
   void down(const Plan& plan, int64_t first_output, int64_t outputs) const {
     ExpertProductArgs args = with(plan);
@@ -139,7 +197,7 @@ class Runner {
     const int64_t of_shared = std::max(shape_.shared_leaf, shape_.shared_width - shape_.shared_leaf);
     const int64_t columns = std::max(plan.tiles > 0 ? shape_.width : 0, plan.shared_tiles > 0 ? of_shared : 0);
     const int64_t tiles = plan.tiles + plan.shared_tiles * std::max<int64_t>(leaves_of_shared(shape_), 1);
-    launch(plan, plan.down, args, tiles, outputs, columns, 1);
+    launch(plan, plan.kernels.down, args, tiles, outputs, columns, 1);
   }
 
  private:
@@ -190,16 +248,12 @@ CudaExperts::CudaExperts(device::Gpu& gpu, const std::vector<std::string>& defin
     return gpu.load({std::string("ops/experts/") + source, name, defines});
   };
   sort_ = load("experts_sort.cu", "sort_by_expert");
-  gate_up_8_ = load("experts_rows.cu", "gate_up_8_rows");
-  gate_up_32_ = load("experts_rows.cu", "gate_up_32_rows");
-  down_8_ = load("experts_rows.cu", "down_8_rows");
-  down_32_ = load("experts_rows.cu", "down_32_rows");
-  gate_up_tiles_32_ = load("experts_tiles.cu", "gate_up_tiles_32");
-  gate_up_tiles_128_ = load("experts_tiles.cu", "gate_up_tiles_128");
-  down_tiles_32_ = load("experts_tiles.cu", "down_tiles_32");
-  down_tiles_128_ = load("experts_tiles.cu", "down_tiles_128");
-  gate_up_warpgroup_ = load("experts_warpgroup.cu", "gate_up_warpgroup");
-  down_warpgroup_ = load("experts_warpgroup.cu", "down_warpgroup");
+  products_.rows_8 = {load("experts_rows.cu", "gate_up_8_rows"), load("experts_rows.cu", "down_8_rows")};
+  products_.rows_32 = {load("experts_rows.cu", "gate_up_32_rows"), load("experts_rows.cu", "down_32_rows")};
+  products_.tiles_32 = {load("experts_tiles.cu", "gate_up_tiles_32"), load("experts_tiles.cu", "down_tiles_32")};
+  products_.tiles_128 = {load("experts_tiles.cu", "gate_up_tiles_128"), load("experts_tiles.cu", "down_tiles_128")};
+  products_.warpgroup = {load("experts_warpgroup.cu", "gate_up_warpgroup"),
+                         load("experts_warpgroup.cu", "down_warpgroup")};
   combine_ = load("experts_combine.cu", "combine_experts");
 }
 
@@ -207,66 +261,20 @@ int64_t CudaExperts::scratch_bytes(const ExpertShape& shape, int64_t max_rows) {
   return lay_out(shape, max_rows, nullptr).bytes;
 }
 
-// NOLINTNEXTLINE(readability-function-size): the one place that says which kernels run how many rows
 void CudaExperts::run(const ExpertShape& shape, const ExpertRows& rows, int64_t max_rows, ExpertKernels kernels) const {
   check(shape, rows);
   if (max_rows == 0) return;
   const Scratch s = lay_out(shape, max_rows, rows.scratch);
   const ExpertProductArgs args = product_args(shape, rows, s, max_rows);
-  const bool has_warpgroups =
-      gpu_.properties().target == 90 && gpu_.properties().shared_bytes >= ExpertWarpgroupMemory::bytes;
-  int64_t crowd = kernels == ExpertKernels::warpgroups ? 0 : 48;  // rows of an expert that get tiles of 128
-  if (kernels == ExpertKernels::by_rows) {
-    // A tile of 128 rows takes a warp group's tensor cores about as long as its weights take to arrive.
-    if (has_warpgroups) crowd = 16;
-    kernels = max_rows <= few_rows_at_most ? ExpertKernels::few_rows
-              : has_warpgroups             ? ExpertKernels::warpgroups
-                                           : ExpertKernels::many_rows;
-  }
-
-  std::array<Plan, 2> both{};
-  size_t used = 0;
-  int64_t sorted_rows = max_rows;  // of a tile in the sort's list
-  if (kernels == ExpertKernels::few_rows) {
-    const auto few = [&](bool eight, int64_t routed, int64_t shared) {
-      return Plan{
-          eight ? gate_up_8_ : gate_up_32_, eight ? down_8_ : down_32_, routed, shared, max_rows, eight ? 1 : 4};
-    };
-    const int64_t routed = std::min(shape.routed_count, most_places(shape, max_rows));
-    const int64_t shared = shape.shared_width > 0 ? 1 : 0;
-    const bool eight = max_rows <= 8;
-    // Most experts get few of many rows, the shared one gets all.
-    if (!eight && routed > 0 && max_rows * shape.per_token <= 4 * shape.experts) {
-      both[used++] = few(true, routed, 0);
-      if (shared > 0) both[used++] = few(false, 0, shared);
-    } else {
-      both[used++] = few(eight, routed, shared);
-    }
-  } else {
-    const bool warpgroups = kernels == ExpertKernels::warpgroups;
-    sorted_rows = shape.experts > 0 && max_rows * shape.per_token > crowd * shape.experts ? 128 : 32;
-    const auto tiles = [&](int64_t tile_rows, int64_t routed, int64_t shared) {
-      Plan plan{gate_up_tiles_32_, down_tiles_32_, routed, shared, tile_rows};
-      if (tile_rows == 128) {
-        plan.gate_up = warpgroups ? gate_up_warpgroup_ : gate_up_tiles_128_;
-        plan.down = warpgroups ? down_warpgroup_ : down_tiles_128_;
-        plan.warpgroups = warpgroups;
-      }
-      return plan;
-    };
-    if (shape.routed_count > 0) both[used++] = tiles(sorted_rows, most_tiles(shape, max_rows, sorted_rows), 0);
-    const int64_t shared_rows = max_rows > 64 || crowd == 0 ? 128 : 32;
-    if (shape.shared_width > 0) both[used++] = tiles(shared_rows, 0, divide_up(max_rows, shared_rows));
-  }
-
-  const std::span<const Plan> plans(both.data(), used);
-  if (shape.routed_count > 0) sort(shape, rows, {s.row_of, s.place_of, s.tiles, s.tile_count}, sorted_rows, max_rows);
+  const Plans plans = plans_of(gpu_.properties(), products_, shape, max_rows, kernels);
+  if (shape.routed_count > 0)
+    sort(shape, rows, {s.row_of, s.place_of, s.tiles, s.tile_count}, plans.sorted_rows, max_rows);
   const Runner runner(gpu_, shape, args);
-  for (const Plan& plan : plans) runner.gate_up(plan);
+  for (const Plan& plan : plans.all()) runner.gate_up(plan);
   const int64_t piece = output_piece(shape, max_rows);
   for (int64_t first = 0; first < shape.hidden; first += piece) {
     const int64_t outputs = std::min(piece, shape.hidden - first);
-    for (const Plan& plan : plans) runner.down(plan, first, outputs);
+    for (const Plan& plan : plans.all()) runner.down(plan, first, outputs);
     combine(shape, rows, {s.place_of, s.output, s.shared_output}, first, outputs, max_rows);
   }
 }

@@ -51,6 +51,14 @@ struct ExpertRows {
 // experts_warpgroup.cu, for targets that have its instruction; elsewhere it is slower than many_rows.
 enum class ExpertKernels { by_rows, few_rows, many_rows, warpgroups };
 
+// gate+up and down by each kind of block.
+struct ExpertProducts {
+  struct Pair {
+    device::Kernel gate_up, down;
+  };
+  Pair rows_8, rows_32, tiles_32, tiles_128, warpgroup;
+};
+
 class CudaExperts {
  public:
   CudaExperts(device::Gpu& gpu, const std::vector<std::string>& defines);
@@ -79,8 +87,8 @@ class CudaExperts {
                int64_t outputs, int64_t max_rows) const;
 
   device::Gpu& gpu_;
-  device::Kernel sort_, gate_up_8_, gate_up_32_, down_8_, down_32_, gate_up_tiles_32_, gate_up_tiles_128_,
-      down_tiles_32_, down_tiles_128_, gate_up_warpgroup_, down_warpgroup_, combine_;
+  device::Kernel sort_, combine_;
+  ExpertProducts products_;
 };
 
 }  // namespace tandem::ops
