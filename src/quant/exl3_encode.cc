@@ -40,15 +40,7 @@ std::vector<float> to_float(const std::vector<uint16_t>& halves) {
 
 // From the stored form, by the decoder that everything else is tested against.
 double relative_mse(const Exl3Source& source, const Exl3Encoded& encoded, Exl3Codebook codebook) {
-  Exl3Matrix stored;
-  stored.trellis = encoded.trellis;
-  stored.bits = encoded.bits;
-  stored.in_features = encoded.in_features;
-  stored.out_features = encoded.out_features;
-  stored.codebook = codebook;
-  stored.suh = std::as_bytes(std::span(encoded.suh));
-  stored.svh = std::as_bytes(std::span(encoded.svh));
-  const std::vector<float> decoded = exl3_dense_f32(stored);
+  const std::vector<float> decoded = exl3_dense_f32(stored_matrix(encoded, codebook));
   double error = 0, total = 0;
   for (int64_t n = 0; n < source.out_features; ++n) {
     for (int64_t k = 0; k < source.in_features; ++k) {
@@ -62,6 +54,18 @@ double relative_mse(const Exl3Source& source, const Exl3Encoded& encoded, Exl3Co
 }
 
 }  // namespace
+
+Exl3Matrix stored_matrix(const Exl3Encoded& encoded, Exl3Codebook codebook) {
+  Exl3Matrix stored;
+  stored.trellis = encoded.trellis;
+  stored.bits = encoded.bits;
+  stored.in_features = encoded.in_features;
+  stored.out_features = encoded.out_features;
+  stored.codebook = codebook;
+  stored.suh = std::as_bytes(std::span(encoded.suh));
+  stored.svh = std::as_bytes(std::span(encoded.svh));
+  return stored;
+}
 
 Exl3Encoded exl3_encode(std::string_view name, const float* weight, int64_t out_features, int64_t in_features,
                         const Exl3Hessian& hessian, const Exl3EncodeSettings& settings, const Exl3GivenVectors& given,

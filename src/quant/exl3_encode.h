@@ -12,6 +12,7 @@
 
 #include "device/threads.h"
 #include "quant/exl3_codebook.h"
+#include "quant/exl3_matrix.h"
 
 namespace tandem::quant {
 
@@ -70,6 +71,9 @@ struct Exl3Encoded {
                            // is a fallback
   double relative_mse = 0;  // Σ(Ŵ − W)² / ΣW² of the unpadded matrix in its own domain, decoded from what is stored
 };
+
+// What was encoded as a reader would give it: a view.
+Exl3Matrix stored_matrix(const Exl3Encoded& encoded, Exl3Codebook codebook);
 
 // `weight`: fp32 [out_features, in_features], Hugging Face's orientation, finite. in_features is the Hessian's.
 // `threads` share the work. Throws Error(bad_file) naming `name` and the element for a value that is not finite.

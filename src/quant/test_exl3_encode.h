@@ -32,18 +32,6 @@ inline Exl3Moments correlated_moments(int64_t n, double rho) {
   return m;
 }
 
-inline Exl3Matrix stored_matrix(const Exl3Encoded& e, Exl3Codebook codebook) {
-  Exl3Matrix m;
-  m.trellis = e.trellis;
-  m.bits = e.bits;
-  m.in_features = e.in_features;
-  m.out_features = e.out_features;
-  m.codebook = codebook;
-  m.suh = std::as_bytes(std::span(e.suh));
-  m.svh = std::as_bytes(std::span(e.svh));
-  return m;
-}
-
 // fp32 [out, in] with the rows and columns multiplied by 10^(3(u−½)) (spec/quantization.md 9, item 9).
 inline std::vector<float> uneven_weights(int64_t out, int64_t in, uint32_t seed) {
   Lcg random(seed);
