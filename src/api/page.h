@@ -1,4 +1,4 @@
-// The chat page: GET /. One file (page/index.html) without any outside resource.
+// The chat page: GET /. One file without any outside resource, put together from page/ when the program is built.
 #pragma once
 
 #include <string>
