@@ -9,15 +9,23 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(GTest REQUIRED)
 find_program(CCACHE ccache)
 if(CCACHE)
-  # Without this ccache keeps nothing that uses a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=time_macros ${CCACHE})
 endif()
+# The compiler reads a room's files eight at a time: most of what a file costs is the headers' text and templates, which
+# eight then share (a quarter of the time for the whole tree). So a name in an anonymous namespace is one of its room's.
+set(TANDEM_UNITY_FILES 8 CACHE STRING "files that are compiled as one; 0: each by itself, as clang-tidy wants them")
 
 add_library(tandem_settings INTERFACE)
 target_include_directories(tandem_settings INTERFACE ${CMAKE_SOURCE_DIR}/src)
 # -ffp-contract=off: the compiler must never fuse what the source did not, or two targets would differ in bits.
-target_compile_options(tandem_settings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+target_compile_options(tandem_settings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion
   -Werror -ffp-contract=off -fno-math-errno)
+if(TANDEM_UNITY_FILES GREATER 1 AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # Of other files' names and of anonymous namespaces outside the main file; the lint build looks at each file alone.
+  target_compile_options(tandem_settings INTERFACE -Wshadow=local -Wno-subobject-linkage)
+else()
+  target_compile_options(tandem_settings INTERFACE -Wshadow)
+endif()
 target_compile_definitions(tandem_settings INTERFACE TANDEM_VERSION="${PROJECT_VERSION}")
 target_link_libraries(tandem_settings INTERFACE fmt::fmt Threads::Threads)
 if(TANDEM_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -42,6 +50,13 @@ if(TANDEM_FUZZ)
   target_compile_options(tandem_settings INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# tandem_unity(<target>): its files are compiled TANDEM_UNITY_FILES at a time; those with options of their own are not.
+function(tandem_unity target)
+  if(TANDEM_UNITY_FILES GREATER 1)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TANDEM_UNITY_FILES})
+  endif()
+endfunction()
+
 # tandem_room(<name> [LIBRARIES extra...]): one static library of src/<name>/**.cc and, from the files that end in
 # _test.cc, one test program <name>_test. The library links against every room below <name>.
 function(tandem_room name)
@@ -65,27 +80,25 @@ function(tandem_room name)
   endforeach()
   add_library(tandem_${name} STATIC ${sources})
   target_link_libraries(tandem_${name} PUBLIC ${below} tandem_settings PRIVATE ${ARG_LIBRARIES})
+  tandem_unity(tandem_${name})
   if(tests)
     tandem_test(${name}_test ${tests} ROOM ${name})
     target_link_libraries(${name}_test PRIVATE ${ARG_LIBRARIES})
   endif()
 endfunction()
 
-# tandem_test(<target> <sources>... ROOM <room>): a GoogleTest program linked with the room and all rooms below it.
+# tandem_test(<target> <sources>... ROOM <room>): a GoogleTest program linked with the room and all rooms below it. Each
+# source has a namespace of its own, named as the file is.
 # Tests find data through TANDEM_SOURCE_DIR (the source tree).
 function(tandem_test target)
   cmake_parse_arguments(ARG "" "ROOM" "" ${ARGN})
   add_executable(${target} ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${target} PRIVATE tandem_${ARG_ROOM} GTest::gtest GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  if(CMAKE_DISABLE_PRECOMPILE_HEADERS)  # the tests rely on these three being there
-    target_compile_options(${target} PRIVATE "SHELL:-include gtest/gtest.h" "SHELL:-include string" "SHELL:-include vector")
-  else()
-    target_precompile_headers(${target} PRIVATE <gtest/gtest.h> <string> <vector>)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      target_compile_options(${target} PRIVATE -fpch-preprocess)  # lets ccache see what a precompiled header holds
-    endif()
-  endif()
+  # The tests rely on these three being there.
+  target_compile_options(${target} PRIVATE "SHELL:-include gtest/gtest.h" "SHELL:-include string" "SHELL:-include vector"
+    $<$<CONFIG:Release>:-O1>)  # what a test itself computes is little, and there are many
+  tandem_unity(${target})
   include(GoogleTest)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
 endfunction()

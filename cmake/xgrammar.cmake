@@ -20,6 +20,7 @@ target_compile_definitions(tandem_xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XG
 # warnings are not ours.
 target_compile_options(tandem_xgrammar PRIVATE -w -O1 -g0)
 set_source_files_properties(${folder}/cpp/grammar_matcher.cc ${folder}/cpp/earley_parser.cc PROPERTIES COMPILE_OPTIONS -O2)
+tandem_unity(tandem_xgrammar)
 target_link_libraries(tandem_xgrammar PRIVATE Threads::Threads)
 if(TANDEM_SANITIZE STREQUAL "address")
   target_compile_options(tandem_xgrammar PRIVATE -fsanitize=address,undefined -fno-sanitize-recover=all)

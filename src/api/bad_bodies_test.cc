@@ -7,7 +7,7 @@
 #include "api/json_body.h"
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::bad_bodies_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -220,4 +220,4 @@ TEST_F(BadBodiesTest, PromptsOfEachDialect) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::bad_bodies_test

@@ -5,7 +5,7 @@
 
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::chat_choices_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -178,4 +178,4 @@ TEST_F(ChatChoicesTest, LongerChunks) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::chat_choices_test

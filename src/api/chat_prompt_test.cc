@@ -10,7 +10,7 @@
 #include "chat/messages.h"
 #include "chat/render.h"
 
-namespace tandem::api {
+namespace tandem::api::chat_prompt_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -336,4 +336,4 @@ TEST_F(ChatPromptTest, CacheSalt) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::chat_prompt_test

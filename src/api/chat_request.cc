@@ -14,8 +14,6 @@ namespace tandem::api {
 
 namespace {
 
-constexpr int64_t any_integer = std::numeric_limits<int64_t>::max();
-
 constexpr std::array thinking_budgets = std::to_array<std::string_view>(
     {"thinking_token_budget", "thinking_budget", "reasoning_budget", "thinking_budget_tokens"});
 
@@ -80,7 +78,7 @@ void read_named_tool(const JsonBody& body, std::string_view field, ChatRequest& 
   request.tool_named = *name;
 }
 
-void read_tool_choice(const JsonBody& body, ChatRequest& request) {
+void read_chat_tool_choice(const JsonBody& body, ChatRequest& request) {
   request.parallel_tool_calls = body.boolean("parallel_tool_calls").value_or(true);
   for (const auto name : {"tool_choice", "function_call"}) {
     if (!body.has(name)) continue;
@@ -128,7 +126,7 @@ ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
   request.include_reasoning = body.boolean("include_reasoning").value_or(true);
   read_thinking_budget(body, request);
   read_reasoning_object(body, request);
-  read_tool_choice(body, request);
+  read_chat_tool_choice(body, request);
   read_logprobs(body, request);
   request.echo = body.boolean("echo").value_or(false);
   refuse_unsupported(body);

@@ -7,7 +7,7 @@
 
 #include "api/errors.h"
 
-namespace tandem::api {
+namespace tandem::api::chat_request_test {
 namespace {
 
 ServedModel served() {
@@ -318,4 +318,4 @@ TEST(ChatRequest, UnknownFieldsAreIgnored) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::chat_request_test

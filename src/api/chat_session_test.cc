@@ -6,7 +6,7 @@
 
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::chat_session_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -461,4 +461,4 @@ TEST_F(ChatSessionTest, SlowClientGetsFewerLargerChunks) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::chat_session_test

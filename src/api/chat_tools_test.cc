@@ -5,7 +5,7 @@
 
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::chat_tools_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -207,4 +207,4 @@ TEST_F(ChatToolsTest, TheNextTurnContinuesThePrompt) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::chat_tools_test

@@ -7,14 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "api/json_text.h"
+
 namespace tandem::api {
 
 namespace {
 
 using chat::ReplyPiece;
 using Json = nlohmann::ordered_json;
-
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 class CompletionDialect : public ReplyDialect {
  public:

@@ -7,7 +7,7 @@
 
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::completions_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -238,4 +238,4 @@ TEST_F(CompletionsTest, Refusals) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::completions_test

@@ -17,7 +17,6 @@ constexpr size_t max_stop_strings = 64, max_stop_bytes = 64 * 1024;
 constexpr size_t max_bad_words = 1024, max_bad_words_bytes = 64 * 1024;
 constexpr size_t max_model_name = 256;  // it is repeated in every chunk
 constexpr size_t max_cache_salt = 1024;
-constexpr int64_t any_integer = std::numeric_limits<int64_t>::max();
 constexpr double largest_bias = 100;  // clamped to it (D.2)
 
 // Below this temperature the reply is greedy; from there up to min_temperature it is raised (D.2).

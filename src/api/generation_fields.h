@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 
 namespace tandem::api {
 
+inline constexpr int64_t any_integer = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t most_choices = 128;
 
 struct GenerationFields {

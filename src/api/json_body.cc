@@ -16,15 +16,15 @@
 
 namespace tandem::api {
 
-using Json = nlohmann::json;
+using Document = nlohmann::json;
 
 // One object of the document, which it keeps alive.
 struct JsonBody::Node {
-  std::shared_ptr<const Json> document;
-  const Json* object;
+  std::shared_ptr<const Document> document;
+  const Document* object;
 
   // The member, or null when it is absent or JSON null.
-  const Json* find(std::string_view name) const {
+  const Document* find(std::string_view name) const {
     const auto it = object->find(name);
     return it == object->end() || it->is_null() ? nullptr : &*it;
   }
@@ -73,7 +73,7 @@ void check_structure(std::string_view text) {
   }
 }
 
-std::string_view type_name(const Json& value) {
+std::string_view type_name(const Document& value) {
   if (value.is_boolean()) return "a boolean";
   if (value.is_number_float()) return "a number";
   if (value.is_number()) return "an integer";
@@ -83,11 +83,11 @@ std::string_view type_name(const Json& value) {
   return "null";
 }
 
-ApiError wrong_type(const std::string& path, const Json& value, std::string_view expected) {
+ApiError wrong_type(const std::string& path, const Document& value, std::string_view expected) {
   return invalid_field(path, fmt::format("found {}; expected {}", type_name(value), expected));
 }
 
-int64_t to_integer(const std::string& path, const Json& value, int64_t low, int64_t high) {
+int64_t to_integer(const std::string& path, const Document& value, int64_t low, int64_t high) {
   const auto out_of_range = [&] {
     return invalid_field(path, fmt::format("{} is out of range; expected {} to {}", value.dump(), low, high));
   };
@@ -109,9 +109,9 @@ int64_t to_integer(const std::string& path, const Json& value, int64_t low, int6
   return result;
 }
 
-std::vector<int64_t> to_integers(const std::string& path, const Json& list, int64_t low, int64_t high) {
+std::vector<int64_t> to_integers(const std::string& path, const Document& list, int64_t low, int64_t high) {
   std::vector<int64_t> result;
-  for (const Json& entry : list) {
+  for (const Document& entry : list) {
     result.push_back(to_integer(fmt::format("{}[{}]", path, result.size()), entry, low, high));
   }
   return result;
@@ -127,15 +127,15 @@ JsonBody JsonBody::parse(std::string_view text) {
   check_structure(text);
   // What a large body took goes back to the system, or an idle server would keep it for good.
   const bool large = text.size() > (size_t{1} << 20);
-  const std::shared_ptr<Json> document(new Json, [large](const Json* json) {
+  const std::shared_ptr<Document> document(new Document, [large](const Document* json) {
     delete json;
     if (large) give_memory_back();
   });
   try {
-    *document = Json::parse(text);
-  } catch (const Json::parse_error& error) {
+    *document = Document::parse(text);
+  } catch (const Document::parse_error& error) {
     throw bad_body(fmt::format("The request body is not valid JSON (byte {}).", error.byte));
-  } catch (const Json::exception&) {
+  } catch (const Document::exception&) {
     throw bad_body("The request body is not valid JSON (a number is out of range).");
   }
   if (!document->is_object()) {
@@ -155,20 +155,20 @@ std::vector<std::string> JsonBody::names() const {
 }
 
 std::optional<bool> JsonBody::boolean(std::string_view name) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
   if (!found->is_boolean()) throw wrong_type(path_of(name), *found, "a boolean");
   return found->get<bool>();
 }
 
 std::optional<int64_t> JsonBody::integer(std::string_view name, int64_t low, int64_t high) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
   return to_integer(path_of(name), *found, low, high);
 }
 
 std::optional<double> JsonBody::number(std::string_view name, double low, double high) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
   if (!found->is_number()) throw wrong_type(path_of(name), *found, "a number");
   const double result = found->get<double>();
@@ -179,27 +179,27 @@ std::optional<double> JsonBody::number(std::string_view name, double low, double
 }
 
 std::optional<std::string> JsonBody::string(std::string_view name) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
   if (!found->is_string()) throw wrong_type(path_of(name), *found, "a string");
   return found->get<std::string>();
 }
 
 std::optional<JsonBody> JsonBody::object(std::string_view name) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
   if (!found->is_object()) throw wrong_type(path_of(name), *found, "an object");
   return JsonBody(std::make_shared<Node>(Node{node_->document, found}), path_of(name) + ".");
 }
 
 std::optional<std::vector<std::string>> JsonBody::strings(std::string_view name, bool or_single) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
-  const Json& json = *found;
+  const Document& json = *found;
   if (or_single && json.is_string()) return std::vector<std::string>{json.get<std::string>()};
   if (!json.is_array()) throw wrong_type(path_of(name), json, or_single ? "a string or a list of strings" : "a list");
   std::vector<std::string> result;
-  for (const Json& entry : json) {
+  for (const Document& entry : json) {
     if (!entry.is_string()) throw wrong_type(fmt::format("{}[{}]", path_of(name), result.size()), entry, "a string");
     result.push_back(entry.get<std::string>());
   }
@@ -207,7 +207,7 @@ std::optional<std::vector<std::string>> JsonBody::strings(std::string_view name,
 }
 
 std::optional<std::vector<int64_t>> JsonBody::integers(std::string_view name, int64_t low, int64_t high) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
   if (!found->is_array()) throw wrong_type(path_of(name), *found, "a list of integers");
   return to_integers(path_of(name), *found, low, high);
@@ -215,11 +215,11 @@ std::optional<std::vector<int64_t>> JsonBody::integers(std::string_view name, in
 
 std::optional<std::vector<std::vector<int64_t>>> JsonBody::integer_lists(std::string_view name, int64_t low,
                                                                          int64_t high) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
   if (!found->is_array()) throw wrong_type(path_of(name), *found, "a list of lists of integers");
   std::vector<std::vector<int64_t>> result;
-  for (const Json& entry : *found) {
+  for (const Document& entry : *found) {
     const std::string path = fmt::format("{}[{}]", path_of(name), result.size());
     if (!entry.is_array()) throw wrong_type(path, entry, "a list of integers");
     result.push_back(to_integers(path, entry, low, high));
@@ -229,7 +229,7 @@ std::optional<std::vector<std::vector<int64_t>>> JsonBody::integer_lists(std::st
 
 std::optional<std::vector<std::pair<int64_t, double>>> JsonBody::numbers_by_integer(std::string_view name, int64_t low,
                                                                                     int64_t high) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return std::nullopt;
   if (!found->is_object()) throw wrong_type(path_of(name), *found, "an object");
   std::vector<std::pair<int64_t, double>> result;
@@ -239,7 +239,7 @@ std::optional<std::vector<std::pair<int64_t, double>>> JsonBody::numbers_by_inte
     const bool is_plain = code == std::errc() && end == key.data() + key.size() && std::to_string(id) == key;
     if (!is_plain || id < low || id > high) {
       // Found, not named: a key may be as long as the body.
-      const std::string shown = Json(key.substr(0, 32)).dump(-1, ' ', true, Json::error_handler_t::replace);
+      const std::string shown = Document(key.substr(0, 32)).dump(-1, ' ', true, Document::error_handler_t::replace);
       throw invalid_field(path_of(name), fmt::format("key {}; expected integers from {} to {}", shown, low, high));
     }
     if (!value.is_number()) throw wrong_type(fmt::format("{}.{}", path_of(name), key), value, "a number");
@@ -249,24 +249,24 @@ std::optional<std::vector<std::pair<int64_t, double>>> JsonBody::numbers_by_inte
 }
 
 std::optional<JsonBody::ListOf> JsonBody::list_of(std::string_view name) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found || !found->is_array()) return std::nullopt;
   if (found->empty()) return ListOf::nothing;
-  const Json& first = found->front();
+  const Document& first = found->front();
   if (first.is_string()) return ListOf::strings;
   if (first.is_number()) return ListOf::integers;
   return first.is_array() ? ListOf::lists : ListOf::others;
 }
 
 bool JsonBody::is_string(std::string_view name) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   return found && found->is_string();
 }
 
 bool JsonBody::is_set(std::string_view name) const {
-  const Json* found = node_->find(name);
+  const Document* found = node_->find(name);
   if (!found) return false;
-  const Json& json = *found;
+  const Document& json = *found;
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_number()) return json.get<double>() != 0;
   if (json.is_string()) return !json.get_ref<const std::string&>().empty();

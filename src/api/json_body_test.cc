@@ -7,7 +7,7 @@
 
 #include "api/errors.h"
 
-namespace tandem::api {
+namespace tandem::api::json_body_test {
 namespace {
 
 // Message of the ApiError 400 that `action` throws.
@@ -149,4 +149,4 @@ TEST(JsonBody, IsSetMeansNotEmpty) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::json_body_test

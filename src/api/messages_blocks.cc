@@ -17,7 +17,7 @@ using chat::Role;
 
 constexpr std::string_view kBillingHeader = "x-anthropic-billing-header";
 
-void add_text(Message& message, std::string text) {
+void add_text_part(Message& message, std::string text) {
   if (!text.empty()) message.content.push_back({Part::Kind::text, std::move(text), {}});
 }
 
@@ -26,7 +26,7 @@ Field block_type(const Field& block, std::string_view expected) { return block.o
 // A picture, where the model can do without seeing it.
 void add_picture(Message& message, const Field& type, bool may_be_left_out) {
   if (!may_be_left_out) type.unexpected("a text block: this server takes text only");
-  add_text(message, std::string(chat::kPictureReminder));
+  add_text_part(message, std::string(chat::kPictureReminder));
 }
 
 // Only documents whose source is text.
@@ -34,7 +34,7 @@ void add_document(Message& message, const Field& block) {
   const Field source = block.require("source", "a source of type text");
   const Field type = block_type(source, "text");
   if (type.string() != "text") type.unexpected("text: this server takes text only");
-  add_text(message, source.require("data", "a string").string());
+  add_text_part(message, source.require("data", "a string").string());
 }
 
 Message tool_result(const Field& block) {
@@ -42,11 +42,11 @@ Message tool_result(const Field& block) {
   message.role = Role::tool;
   message.tool_call_id = block.require("tool_use_id", "the id of the tool_use block").string();
   const auto failed = block.get("is_error");
-  if (failed && failed->boolean()) add_text(message, "Error: ");
+  if (failed && failed->boolean()) add_text_part(message, "Error: ");
   const auto content = block.get("content");
   if (!content) return message;
   if (const std::string* text = content->value().string()) {
-    add_text(message, *text);
+    add_text_part(message, *text);
     return message;
   }
   const size_t count = content->list_size();
@@ -54,7 +54,7 @@ Message tool_result(const Field& block) {
     const Field part = content->at(i);
     const Field type = block_type(part, "text or image");
     if (type.string() == "text") {
-      add_text(message, part.require("text", "a string").string());
+      add_text_part(message, part.require("text", "a string").string());
     } else if (type.string() == "image") {
       add_picture(message, type, true);
     } else if (type.string() == "document") {
@@ -75,7 +75,7 @@ void read_user(const Field& content, bool newest, std::vector<Message>& messages
     const Field block = content.at(i);
     const Field type = block_type(block, expected);
     if (type.string() == "text") {
-      add_text(turn, block.require("text", "a string").string());
+      add_text_part(turn, block.require("text", "a string").string());
     } else if (type.string() == "tool_result") {
       messages.push_back(tool_result(block));
       has_results = true;
@@ -115,7 +115,7 @@ void read_assistant(const Field& content, std::vector<Message>& messages) {
     const Field block = content.at(i);
     const Field type = block_type(block, expected);
     if (type.string() == "text") {
-      add_text(turn, block.require("text", "a string").string());
+      add_text_part(turn, block.require("text", "a string").string());
     } else if (type.string() == "thinking") {
       if (!turn.reasoning_content) turn.reasoning_content.emplace();
       *turn.reasoning_content += block.require("thinking", "a string").string();
@@ -128,7 +128,7 @@ void read_assistant(const Field& content, std::vector<Message>& messages) {
   messages.push_back(std::move(turn));
 }
 
-Role read_role(const Field& message) {
+Role read_messages_role(const Field& message) {
   static constexpr std::string_view expected = "user, assistant or system";
   const Field field = message.object().require("role", expected);
   const std::string& role = field.string();
@@ -162,7 +162,7 @@ std::vector<Message> read_block_messages(const Field& list) {
   std::vector<Role> roles;
   size_t newest_user = count;
   for (size_t i = 0; i < count; ++i) {
-    roles.push_back(read_role(list.at(i)));
+    roles.push_back(read_messages_role(list.at(i)));
     if (roles.back() == Role::user) newest_user = i;
   }
   std::vector<Message> messages;
@@ -173,7 +173,7 @@ std::vector<Message> read_block_messages(const Field& list) {
     if (text != nullptr || roles[i] == Role::system) {
       Message turn;
       turn.role = roles[i];
-      add_text(turn, text != nullptr ? *text : read_system_text(content));
+      add_text_part(turn, text != nullptr ? *text : read_system_text(content));
       messages.push_back(std::move(turn));
     } else if (roles[i] == Role::user) {
       read_user(content, i == newest_user, messages);

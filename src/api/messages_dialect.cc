@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "api/json_text.h"
 #include "api/messages_request.h"
 #include "api/random.h"
 #include "api/reply_text.h"
@@ -21,8 +22,6 @@ using chat::ReplyPiece;
 using Json = nlohmann::ordered_json;
 
 constexpr int id_bytes = 12;  // 24 hexadecimal digits
-
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string error_type(const ApiError& error) {
   if (error.status() == 413) return "request_too_large";
@@ -40,7 +39,7 @@ Json error_json(const ApiError& error, const std::string& request_id) {
 }
 
 // input_tokens are those that were computed; the others were read from the cache.
-Json usage_json(const Usage& usage) {
+Json messages_usage_json(const Usage& usage) {
   Json json;
   json["input_tokens"] = usage.prompt_tokens - usage.cached_tokens;
   json["cache_creation_input_tokens"] = 0;
@@ -77,7 +76,7 @@ class MessagesDialect : public ReplyDialect {
     event["message"]["content"] = Json::array();
     event["message"]["stop_reason"] = nullptr;
     event["message"]["stop_sequence"] = nullptr;
-    event["message"]["usage"] = usage_json(usage);
+    event["message"]["usage"] = messages_usage_json(usage);
     send(responder, "message_start", event);
     send(responder, "ping", Json::object());
   }
@@ -104,7 +103,7 @@ class MessagesDialect : public ReplyDialect {
     Json event;
     event["delta"]["stop_reason"] = stop.reason;
     event["delta"]["stop_sequence"] = stop.sequence;
-    event["usage"] = usage_json(usage);
+    event["usage"] = messages_usage_json(usage);
     send(responder, "message_delta", event);
     send(responder, "message_stop", Json::object());
     responder.close_stream();
@@ -132,7 +131,7 @@ class MessagesDialect : public ReplyDialect {
     message.pop_back();  // the brace
     return fmt::format(R"({},"content":[{}],"stop_reason":{},"stop_sequence":{},"usage":{}}})", message,
                        fmt::join(blocks, ","), text_of(stop.reason), text_of(stop.sequence),
-                       text_of(usage_json(usage)));
+                       text_of(messages_usage_json(usage)));
   }
 
   Reply refusal(const ApiError& error) const override { return messages_error(error, request_id_); }

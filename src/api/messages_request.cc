@@ -25,8 +25,6 @@ namespace {
 using chat::Effort;
 using chat::Field;
 
-constexpr int64_t any_integer = std::numeric_limits<int64_t>::max();
-
 // A budget of thinking tokens also chooses the nearest effort, so that the model plans for it.
 constexpr int64_t low_budget = 4096, high_budget = 16384;
 
@@ -65,7 +63,7 @@ void read_thinking(const JsonBody& body, MessagesRequest& out) {
   }
 }
 
-void read_tool_choice(const JsonBody& body, ChatRequest& request) {
+void read_messages_tool_choice(const JsonBody& body, ChatRequest& request) {
   const auto choice = body.object("tool_choice");
   if (!choice) return;
   request.parallel_tool_calls = !choice->boolean("disable_parallel_tool_use").value_or(false);
@@ -139,7 +137,7 @@ MessagesRequest parse_messages_request(std::string_view text, const ServedModel&
   read_thinking(body, out);
   if (body.has("chat_template_kwargs")) chat::read_switches(fields, out.conversation);
   apply_preset(model, request.model, body, out.conversation);
-  read_tool_choice(body, request);
+  read_messages_tool_choice(body, request);
   refuse_unsupported(body);
   refuse_unsupported_messages_fields(body);
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "chat/render.h"
 
-namespace tandem::api {
+namespace tandem::api::messages_request_test {
 namespace {
 
 FakeModel& nano() {
@@ -196,4 +196,4 @@ TEST(MessagesRequest, RefusalsNameTheField) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::messages_request_test

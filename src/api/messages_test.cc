@@ -3,7 +3,7 @@
 
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::messages_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -209,4 +209,4 @@ TEST_F(MessagesTest, Errors) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::messages_test

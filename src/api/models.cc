@@ -15,11 +15,11 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-struct Ending {
+struct NameEnding {
   std::string_view text;
   ModelPreset preset;
 };
-constexpr std::array endings = std::to_array<Ending>({
+constexpr std::array endings = std::to_array<NameEnding>({
     {"-nothink", ModelPreset::no_thinking},
     {"-low", ModelPreset::low_effort},
     {"-high", ModelPreset::high_effort},
@@ -70,14 +70,14 @@ std::vector<std::string> all_names(const ServedModel& model) {
   };
   for (const std::string& name : model.names) {
     add(name);
-    for (const Ending& ending : endings) add(fmt::format("{}{}", name, ending.text));
+    for (const NameEnding& ending : endings) add(fmt::format("{}{}", name, ending.text));
   }
   return names;
 }
 
 ModelPreset preset_of(const ServedModel& model, std::string_view name) {
   if (is_plain_name(model, name)) return ModelPreset::none;
-  for (const Ending& ending : endings) {
+  for (const NameEnding& ending : endings) {
     if (name.ends_with(ending.text) && is_plain_name(model, name.substr(0, name.size() - ending.text.size()))) {
       return ending.preset;
     }

@@ -15,10 +15,10 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 // Paths that mean the same as another one. Ids of operations are unique, so these get an ending.
-struct Alias {
+struct PathAlias {
   std::string_view path, of, ending;
 };
-constexpr std::array aliases = std::to_array<Alias>({
+constexpr std::array path_aliases = std::to_array<PathAlias>({
     {"/v1/tokenize", "/tokenize", "V1"},
     {"/v1/detokenize", "/detokenize", "V1"},
     {"/v1/apply-template", "/apply-template", "V1"},
@@ -35,7 +35,7 @@ Json renamed(Json path_item, std::string_view ending) {
 }
 
 void add_aliases(Json& paths) {
-  for (const Alias& alias : aliases)
+  for (const PathAlias& alias : path_aliases)
     paths[std::string(alias.path)] = renamed(paths.at(std::string(alias.of)), alias.ending);
   paths["/ping"]["post"] = renamed(paths.at("/health"), "PingPost").at("get");
 }

@@ -19,7 +19,7 @@ namespace {
 using chat::JsonValue;
 using Kind = OutputFormat::Kind;
 
-constexpr size_t most_choices = 1000, most_choice_bytes = 256 * 1024, most_text_bytes = 256 * 1024;
+constexpr size_t most_listed_choices = 1000, most_choice_bytes = 256 * 1024, most_text_bytes = 256 * 1024;
 
 const JsonValue& required_member(const JsonValue& object, std::string_view key, const std::string& field) {
   const JsonValue* value = object.find(key);
@@ -53,8 +53,8 @@ std::string quoted(const std::string& text) {
 
 OutputFormat choice_format(const JsonValue& value, const std::string& field) {
   const auto* list = value.array();
-  if (list == nullptr || list->empty() || list->size() > most_choices)
-    throw invalid_field(field, fmt::format("expected a list of 1 to {} strings", most_choices));
+  if (list == nullptr || list->empty() || list->size() > most_listed_choices)
+    throw invalid_field(field, fmt::format("expected a list of 1 to {} strings", most_listed_choices));
   std::string rules = "root ::= ";
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string* one = (*list)[i].string();
@@ -132,17 +132,17 @@ OutputFormat structured_outputs(const JsonValue& value) {
   return *format;
 }
 
-struct Alias {
+struct FieldAlias {
   std::string_view field;
   Kind kind;
 };
-constexpr std::array aliases = std::to_array<Alias>({{"guided_json", Kind::json_schema},
-                                                     {"json_schema", Kind::json_schema},
-                                                     {"guided_regex", Kind::regex},
-                                                     {"regex", Kind::regex},
-                                                     {"guided_grammar", Kind::grammar},
-                                                     {"grammar", Kind::grammar},
-                                                     {"ebnf", Kind::grammar}});
+constexpr std::array field_aliases = std::to_array<FieldAlias>({{"guided_json", Kind::json_schema},
+                                                                {"json_schema", Kind::json_schema},
+                                                                {"guided_regex", Kind::regex},
+                                                                {"regex", Kind::regex},
+                                                                {"guided_grammar", Kind::grammar},
+                                                                {"grammar", Kind::grammar},
+                                                                {"ebnf", Kind::grammar}});
 
 }  // namespace
 
@@ -159,7 +159,7 @@ OutputFormat json_schema_format(const JsonValue& schema, std::string field) {
 
 OutputFormat read_output_format(const JsonBody& body, std::string_view text) {
   bool is_asked = body.has("response_format") || body.has("structured_outputs") || body.has("guided_choice");
-  for (const Alias& alias : aliases) is_asked = is_asked || body.is_set(alias.field);
+  for (const FieldAlias& alias : field_aliases) is_asked = is_asked || body.is_set(alias.field);
   if (!is_asked) return {};
   const JsonValue root = chat::parse_json(text, "body");
   std::vector<OutputFormat> found;
@@ -169,7 +169,7 @@ OutputFormat read_output_format(const JsonBody& body, std::string_view text) {
   if (body.has("response_format")) add(response_format(*root.find("response_format")));
   if (body.has("structured_outputs")) add(structured_outputs(*root.find("structured_outputs")));
   if (body.has("guided_choice")) add(choice_format(*root.find("guided_choice"), "guided_choice"));
-  for (const Alias& alias : aliases) {
+  for (const FieldAlias& alias : field_aliases) {
     if (!body.is_set(alias.field)) continue;  // llama-server's clients send grammar: ""
     const std::string field(alias.field);
     const JsonValue& value = *root.find(alias.field);

@@ -8,7 +8,7 @@
 #include "api/output_format.h"
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::output_rules_test {
 namespace {
 
 using Kind = OutputFormat::Kind;
@@ -244,4 +244,4 @@ TEST_F(OutputRulesTest, ARepetitionHasItsOwnReason) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::output_rules_test

@@ -6,7 +6,7 @@
 #include "api/embedded.h"
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::page_test {
 namespace {
 
 class Page : public ServiceTest {};
@@ -56,4 +56,4 @@ TEST(PageText, TakesNothingFromElsewhereAndPutsNoTextInAsMarkup) {
 TEST(EmbeddedFiles, UnknownNamesAreEmpty) { EXPECT_TRUE(embedded_file("page/other.html").empty()); }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::page_test

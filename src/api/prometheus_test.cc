@@ -7,7 +7,7 @@
 #include "api/prometheus_parser.h"
 #include "api/quantiles.h"
 
-namespace tandem::api {
+namespace tandem::api::prometheus_test {
 namespace {
 
 TEST(Prometheus, Lines) {
@@ -114,4 +114,4 @@ TEST(ProcessStats, AreThoseOfThisProcess) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::prometheus_test

@@ -3,7 +3,7 @@
 
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::prompt_logprobs_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -164,4 +164,4 @@ TEST_F(PromptLogprobsTest, PrioritiesReachTheEngine) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::prompt_logprobs_test

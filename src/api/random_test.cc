@@ -3,7 +3,7 @@
 
 #include <set>
 
-namespace tandem::api {
+namespace tandem::api::random_test {
 namespace {
 
 TEST(Random, HexHasTwoDigitsAByteAndDiffers) {
@@ -34,4 +34,4 @@ TEST(Random, SeedOfPromptFollowsTheRule) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::random_test

@@ -6,7 +6,7 @@
 
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::reply_ids_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -300,4 +300,4 @@ TEST_F(ReplyIdsTest, ShortReasoningWaits) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::reply_ids_test

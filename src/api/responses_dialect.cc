@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "api/json_text.h"
 #include "api/random.h"
 #include "api/reply_text.h"
 
@@ -20,9 +21,7 @@ using Json = nlohmann::ordered_json;
 constexpr int response_id_bytes = 24, item_id_bytes = 12;
 constexpr const char* cancelled_code = "response_cancelled";
 
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-Json usage_json(const Usage& usage) {
+Json responses_usage_json(const Usage& usage) {
   Json json;
   json["input_tokens"] = usage.prompt_tokens;
   json["input_tokens_details"]["cached_tokens"] = usage.cached_tokens;
@@ -243,7 +242,7 @@ class ResponsesDialect : public ReplyDialect {
     const bool is_cut = ending.finish_reason == "length";
     leave(is_cut ? "incomplete" : "completed");
     if (ending.reasoning_closed_by_eos) turn_.reasoning_content.reset();
-    std::string body = object(is_cut ? "incomplete" : "completed", nullptr, text_of(usage_json(usage)),
+    std::string body = object(is_cut ? "incomplete" : "completed", nullptr, text_of(responses_usage_json(usage)),
                               fmt::format(R"(,"metrics":{})", text_of(metrics_json(metrics))));
     keep(body);
     return body;

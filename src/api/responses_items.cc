@@ -17,7 +17,7 @@ using chat::Message;
 using chat::Part;
 using chat::Role;
 
-void add_text(Message& message, std::string text) {
+void add_text_of_item(Message& message, std::string text) {
   if (!text.empty()) message.content.push_back({Part::Kind::text, std::move(text), {}});
 }
 
@@ -30,25 +30,25 @@ std::string type_of(const Field& item) {
 // The parts of a message or of the output of a call.
 void read_parts(const Field& content, bool pictures_may_be_left_out, Message& message) {
   static constexpr std::string_view expected = "input_text, output_text or refusal: this server takes text only";
-  if (const std::string* text = content.value().string()) return add_text(message, *text);
+  if (const std::string* text = content.value().string()) return add_text_of_item(message, *text);
   const size_t count = content.list_size();
   for (size_t i = 0; i < count; ++i) {
     const Field part = content.at(i);
     const Field type = part.object().require("type", expected);
     const std::string& name = type.string();
     if (name == "input_text" || name == "output_text" || name == "text") {
-      add_text(message, part.require("text", "a string").string());
+      add_text_of_item(message, part.require("text", "a string").string());
     } else if (name == "refusal") {
-      add_text(message, part.require("refusal", "a string").string());
+      add_text_of_item(message, part.require("refusal", "a string").string());
     } else if (name == "input_image" && pictures_may_be_left_out) {
-      add_text(message, std::string(chat::kPictureReminder));
+      add_text_of_item(message, std::string(chat::kPictureReminder));
     } else {
       type.unexpected(expected);
     }
   }
 }
 
-Role read_role(const Field& item) {
+Role read_responses_role(const Field& item) {
   static constexpr std::string_view expected = "user, assistant, system or developer";
   const Field field = item.require("role", expected);
   const std::string& role = field.string();
@@ -73,9 +73,9 @@ std::string reasoning_text(const Field& item) {
 
 std::string call_id(const Field& item) { return item.require("call_id", "the id of the call").string(); }
 
-class Reader {
+class ItemReader {
  public:
-  explicit Reader(const ItemLookup& lookup) : lookup_(&lookup) {}
+  explicit ItemReader(const ItemLookup& lookup) : lookup_(&lookup) {}
 
   void read(const Field& item, bool is_newest_user) {
     const std::string type = type_of(item);
@@ -131,7 +131,7 @@ class Reader {
 
   void read_message(const Field& item, bool is_newest_user) {
     Message message;
-    message.role = read_role(item);
+    message.role = read_responses_role(item);
     if (const auto content = item.get("content")) {
       read_parts(*content, message.role == Role::user && !is_newest_user, message);
     }
@@ -174,16 +174,16 @@ class Reader {
 std::vector<Message> read_response_items(const Field& input, const ItemLookup& lookup) {
   if (const std::string* text = input.value().string()) {
     Message message;
-    add_text(message, *text);
+    add_text_of_item(message, *text);
     return {std::move(message)};
   }
   const size_t count = input.list_size();
   size_t newest_user = count;
   for (size_t i = 0; i < count; ++i) {
     const Field item = input.at(i);
-    if (type_of(item) == "message" && read_role(item) == Role::user) newest_user = i;
+    if (type_of(item) == "message" && read_responses_role(item) == Role::user) newest_user = i;
   }
-  Reader reader(lookup);
+  ItemReader reader(lookup);
   for (size_t i = 0; i < count; ++i) reader.read(input.at(i), i == newest_user);
   return std::move(reader.messages);
 }

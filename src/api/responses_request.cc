@@ -24,8 +24,6 @@ namespace {
 
 using chat::Field;
 
-constexpr int64_t any_integer = std::numeric_limits<int64_t>::max();
-
 // Read here or by chat::read_switches, or allowed to be ignored by D.6.
 constexpr std::array responses_fields = std::to_array<std::string_view>({
     "input",
@@ -79,7 +77,7 @@ void read_named_tool(const JsonBody& choice, ChatRequest& request) {
   request.tool_required = true;
 }
 
-void read_tool_choice(const JsonBody& body, ChatRequest& request) {
+void read_responses_tool_choice(const JsonBody& body, ChatRequest& request) {
   request.parallel_tool_calls = body.boolean("parallel_tool_calls").value_or(true);
   if (!body.has("tool_choice")) return;
   if (!body.is_string("tool_choice")) {
@@ -113,7 +111,7 @@ ChatRequest read_request(const JsonBody& body, const ServedModel& model) {
   if (request.choices != 1) throw not_supported("n", "more than one choice");
   request.include_usage = request.continuous_usage_stats = false;
   if (const auto most = body.integer("max_output_tokens", 1, any_integer)) request.max_tokens = most;
-  read_tool_choice(body, request);
+  read_responses_tool_choice(body, request);
   refuse_unsupported(body);
   refuse_unsupported_responses_fields(body);
   log_unknown_fields(body, responses_fields);

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "chat/render.h"
 
-namespace tandem::api {
+namespace tandem::api::responses_request_test {
 namespace {
 
 FakeModel& nano() {
@@ -327,4 +327,4 @@ TEST(CustomInput, OfArgumentsInPieces) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::responses_request_test

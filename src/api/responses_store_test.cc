@@ -6,7 +6,7 @@
 
 #include <random>
 
-namespace tandem::api {
+namespace tandem::api::responses_store_test {
 namespace {
 
 chat::Message said(const std::string& text) {
@@ -80,4 +80,4 @@ TEST(ResponseStore, BoundsHoldInAnyOrder) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::responses_store_test

@@ -5,7 +5,7 @@
 #include "api/service_fixture.h"
 #include "chat/render.h"
 
-namespace tandem::api {
+namespace tandem::api::responses_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -397,4 +397,4 @@ TEST_F(ResponsesTest, StreamsAddUp) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::responses_test

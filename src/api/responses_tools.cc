@@ -34,7 +34,7 @@ std::string input_schema(const Field& tool) {
   return schema += R"(}}, "required": ["input"]})";
 }
 
-class Reader {
+class ToolReader {
  public:
   void read(const Field& tool, std::string_view name_space) {
     const Field type = tool.object().require("type", "function, custom or namespace");
@@ -110,7 +110,7 @@ std::string shown_tool_name(std::string_view name_space, std::string_view name) 
 }
 
 ResponsesTools read_responses_tools(const Field& body) {
-  Reader reader;
+  ToolReader reader;
   if (const auto list = body.get("tools")) {
     const size_t count = list->list_size();
     for (size_t i = 0; i < count; ++i) reader.read(list->at(i), {});

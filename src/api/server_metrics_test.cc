@@ -6,7 +6,7 @@
 #include "api/prometheus_parser.h"
 #include "api/service_fixture.h"
 
-namespace tandem::api {
+namespace tandem::api::server_metrics_test {
 namespace {
 
 using engine::FinishReason;
@@ -281,4 +281,4 @@ TEST_F(MetricsPage, PageOfABrokenEngine) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::server_metrics_test

@@ -10,7 +10,7 @@
 #include "api/service_fixture.h"
 #include "base/log.h"
 
-namespace tandem::api {
+namespace tandem::api::service_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -442,4 +442,4 @@ TEST_F(ServiceTest, StoppingEndsWhatIsStillRunning) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::service_test

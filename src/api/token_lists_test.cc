@@ -3,7 +3,7 @@
 
 #include "api/fakes.h"
 
-namespace tandem::api {
+namespace tandem::api::token_lists_test {
 namespace {
 
 std::vector<int32_t> allowed_now(TokenLists& rule, int32_t vocab_size) {
@@ -71,4 +71,4 @@ TEST(TokenLists, WordsAreSpelledWithAndWithoutASpace) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::token_lists_test

@@ -8,6 +8,7 @@
 #include "api/chat_prompt.h"
 #include "api/errors.h"
 #include "api/json_body.h"
+#include "api/json_text.h"
 #include "api/raw_prompt.h"
 #include "chat/render.h"
 #include "text/utf8.h"
@@ -17,8 +18,6 @@ namespace tandem::api {
 using Json = nlohmann::ordered_json;
 
 namespace {
-
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string model_of(const JsonBody& body, const ServedModel& model, const ChatRules& rules) {
   GenerationFields fields;

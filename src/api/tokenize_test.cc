@@ -8,7 +8,7 @@
 #include "api/errors.h"
 #include "api/fakes.h"
 
-namespace tandem::api {
+namespace tandem::api::tokenize_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -117,4 +117,4 @@ TEST_F(TokenizeTest, Refusals) {
 }
 
 }  // namespace
-}  // namespace tandem::api
+}  // namespace tandem::api::tokenize_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tandem::cache {
+namespace tandem::cache::context_ring_test {
 namespace {
 
 model::DrafterShape small() {
@@ -135,4 +135,4 @@ TEST(ContextRing, Bf16IsHalfAndRounded) {
 }
 
 }  // namespace
-}  // namespace tandem::cache
+}  // namespace tandem::cache::context_ring_test

@@ -6,9 +6,9 @@
 namespace tandem::cache {
 namespace {
 
-constexpr int64_t block_rows = ops::kda_block_rows;
-constexpr int64_t log_rows = block_rows - 1;  // rows of the unfinished block, at most
-constexpr int64_t piece_alignment = 256;
+constexpr int64_t rows_of_block = ops::kda_block_rows;
+constexpr int64_t rows_of_log = rows_of_block - 1;  // rows of the unfinished block, at most
+constexpr int64_t kept_piece_alignment = 256;
 
 int64_t bytes_of_states(const model::Shape& shape, int64_t kda_layers) {
   return 4 * kda_layers * shape.kda_width() * shape.kda_head_dim;
@@ -21,11 +21,11 @@ GpuRecordLayout GpuKeptStates::layout(const model::Shape& shape, int64_t kda_lay
   GpuRecordLayout l{};
   const auto add = [&](int64_t bytes) {
     const int64_t at = l.size;
-    l.size = (l.size + bytes + piece_alignment - 1) / piece_alignment * piece_alignment;
+    l.size = (l.size + bytes + kept_piece_alignment - 1) / kept_piece_alignment * kept_piece_alignment;
     return at;
   };
   l.s0 = add(bytes_of_states(shape, kda_layers));
-  l.log = add(4 * kda_layers * 3 * log_rows * width);
+  l.log = add(4 * kda_layers * 3 * rows_of_log * width);
   l.conv = add(2 * kda_layers * (shape.short_conv_kernel_size - 1) * 3 * width);
   l.index = add(2 * index_layers * 2 * (shape.index_kpool - 1) * shape.index_head_dim);
   l.head = add(2 * shape.hidden_size);
@@ -72,7 +72,7 @@ MoveRowsArgs GpuKeptStates::rows_of(const GpuSlots& slots, int64_t slot, int64_t
   };
   const GpuSlotLayout& in = slots.layout();
   const int64_t width = heads_ * dim_, pool = index_rows_ + 1, text_layers = index_layers_ - mtp_layers_;
-  add(in.log, layout_.log, 3 * kda_layers_, log_rows, 4 * width, length / block_rows * block_rows, length);
+  add(in.log, layout_.log, 3 * kda_layers_, rows_of_log, 4 * width, length / rows_of_block * rows_of_block, length);
   add(in.conv, layout_.conv, kda_layers_, conv_rows_, 2 * 3 * width, std::max<int64_t>(0, length - conv_rows_), length);
   // The MTP layer is given row length − 1 next, the others row `length`; the pool that it belongs to is unfinished.
   add(in.index, layout_.index, 2 * text_layers, index_rows_, 2 * index_width_, length / pool * pool, length);
@@ -105,7 +105,7 @@ void GpuKeptStates::save(const GpuSlots& slots, int64_t slot, int64_t length, in
     args.out = reinterpret_cast<float*>(memory_.data() + record * layout_.size + layout_.s0);
     args.heads = static_cast<int32_t>(heads_);
     args.first_block = static_cast<int32_t>(slots.kda_block(slot));
-    args.last_block = static_cast<int32_t>(length / block_rows);
+    args.last_block = static_cast<int32_t>(length / rows_of_block);
     device::Launch launch{advance_};
     launch.threads = 128;
     launch.grid[0] = static_cast<uint32_t>((dim_ * dim_ / 4 + launch.threads - 1) / launch.threads);
@@ -122,7 +122,7 @@ void GpuKeptStates::restore(int64_t record, GpuSlots& slots, int64_t slot) const
   if (states > 0)
     gpu_.copy(slots.data(slot) + slots.layout().s0, memory_.data() + record * layout_.size + layout_.s0, states);
   move(restore_rows_, rows_of(slots, slot, length, record));
-  slots.set_kda_block(slot, length / block_rows);
+  slots.set_kda_block(slot, length / rows_of_block);
 }
 
 }  // namespace tandem::cache

@@ -11,7 +11,7 @@
 #include "device/kernel_dimensions.h"
 #include "device/test_gpu.h"
 
-namespace tandem::cache {
+namespace tandem::cache::gpu_pool_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -94,4 +94,4 @@ TEST(GpuPoolErrors, AreTheTokenPools) {
 }
 
 }  // namespace
-}  // namespace tandem::cache
+}  // namespace tandem::cache::gpu_pool_gpu_test

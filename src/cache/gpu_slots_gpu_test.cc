@@ -14,7 +14,7 @@
 #include "ops/test_random.h"
 #include "ops/test_step.h"
 
-namespace tandem::cache {
+namespace tandem::cache::gpu_slots_gpu_test {
 namespace {
 
 using device::bf16;
@@ -234,4 +234,4 @@ TEST_P(GpuSlotsTest, AdvancesAsAStepDoes) {
 INSTANTIATE_TEST_SUITE_P(Dimensions, GpuSlotsTest, ::testing::Values(32, 128));
 
 }  // namespace
-}  // namespace tandem::cache
+}  // namespace tandem::cache::gpu_slots_gpu_test

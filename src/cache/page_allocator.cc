@@ -12,7 +12,7 @@
 namespace tandem::cache {
 namespace {
 
-[[noreturn]] void bad(const std::string& found, const std::string& expected) {
+[[noreturn]] void bad_pages(const std::string& found, const std::string& expected) {
   throw Error(ErrorCode::internal, "page allocator", found, expected);
 }
 
@@ -20,7 +20,7 @@ namespace {
 
 PageAllocator::PageAllocator(int32_t pages, int32_t groups) {
   if (pages < 1 || groups < 1)
-    bad(fmt::format("{} pages in {} groups", pages, groups), "a null page and at least one group");
+    bad_pages(fmt::format("{} pages in {} groups", pages, groups), "a null page and at least one group");
   groups_.resize(static_cast<size_t>(groups));
   for (Group& group : groups_) {
     group.references.resize(static_cast<size_t>(pages));
@@ -32,7 +32,7 @@ PageAllocator::PageAllocator(int32_t pages, int32_t groups) {
 int32_t PageAllocator::groups() const { return static_cast<int32_t>(groups_.size()); }
 
 const PageAllocator::Group& PageAllocator::at(int32_t group) const {
-  if (group < 0 || group >= groups()) bad(fmt::format("group {}", group), fmt::format("0 to {}", groups() - 1));
+  if (group < 0 || group >= groups()) bad_pages(fmt::format("group {}", group), fmt::format("0 to {}", groups() - 1));
   return groups_[static_cast<size_t>(group)];
 }
 
@@ -45,12 +45,12 @@ std::span<const int32_t> PageAllocator::references(int32_t group) const { return
 int32_t PageAllocator::references(int32_t group, int32_t page) const {
   const Group& pages = at(group);
   if (page < 1 || page > total(group))
-    bad(fmt::format("page {} of group {}", page, group), fmt::format("1 to {}", total(group)));
+    bad_pages(fmt::format("page {} of group {}", page, group), fmt::format("1 to {}", total(group)));
   return pages.references[static_cast<size_t>(page)];
 }
 
 int32_t& PageAllocator::held(int32_t group, int32_t page) {
-  if (references(group, page) == 0) bad(fmt::format("page {} of group {} is free", page, group), "a held page");
+  if (references(group, page) == 0) bad_pages(fmt::format("page {} of group {} is free", page, group), "a held page");
   return groups_[static_cast<size_t>(group)].references[static_cast<size_t>(page)];
 }
 
@@ -79,19 +79,19 @@ void PageAllocator::check() const {
     std::vector<bool> listed(pages.references.size());
     for (const int32_t page : pages.free) {
       if (page < 1 || page > total(group) || listed[static_cast<size_t>(page)])
-        bad(fmt::format("the free list of group {} holds page {}", group, page), "each page once");
+        bad_pages(fmt::format("the free list of group {} holds page {}", group, page), "each page once");
       listed[static_cast<size_t>(page)] = true;
     }
-    if (pages.references[0] != 0) bad(fmt::format("the null page of group {} is held", group), "no reference");
+    if (pages.references[0] != 0) bad_pages(fmt::format("the null page of group {} is held", group), "no reference");
     for (int32_t page = 1; page <= total(group); ++page) {
       const int32_t count = pages.references[static_cast<size_t>(page)];
       if (count < 0 || (count == 0) != listed[static_cast<size_t>(page)])
-        bad(fmt::format("page {} of group {} has {} references and is {}", page, group, count,
-                        listed[static_cast<size_t>(page)] ? "in the free list" : "not in the free list"),
-            "either references or a place in the free list");
+        bad_pages(fmt::format("page {} of group {} has {} references and is {}", page, group, count,
+                              listed[static_cast<size_t>(page)] ? "in the free list" : "not in the free list"),
+                  "either references or a place in the free list");
     }
     if (!std::is_heap(pages.free.begin(), pages.free.end(), std::greater<>()))
-      bad(fmt::format("the free list of group {}", group), "a heap");
+      bad_pages(fmt::format("the free list of group {}", group), "a heap");
   }
 }
 

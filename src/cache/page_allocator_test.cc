@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace tandem::cache {
+namespace tandem::cache::page_allocator_test {
 namespace {
 
 TEST(PageAllocator, HandsOutTheLowestFreePageAndNeverTheNullPage) {
@@ -109,4 +109,4 @@ TEST(PageAllocator, AgreesWithAMapOverRandomOperations) {
 }
 
 }  // namespace
-}  // namespace tandem::cache
+}  // namespace tandem::cache::page_allocator_test

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t remembered_evictions = 1024;
 
-[[noreturn]] void bad(const std::string& found, const std::string& expected = {}) {
+[[noreturn]] void bad_index(const std::string& found, const std::string& expected = {}) {
   throw Error(ErrorCode::internal, "prefix index", found, expected);
 }
 
@@ -56,7 +56,7 @@ struct PrefixIndex::Tree {
 
   Record& used(int32_t record) {
     if (record < 0 || record >= std::ssize(records) || !records[static_cast<size_t>(record)].used())
-      bad(fmt::format("record {} of {} holds no state", record, records.size()));
+      bad_index(fmt::format("record {} of {} holds no state", record, records.size()));
     return records[static_cast<size_t>(record)];
   }
 
@@ -143,11 +143,11 @@ struct PrefixIndex::Tree {
   std::vector<int32_t> hold_pages(int64_t length, std::span<const int32_t> page_table) {
     const int64_t count = pages_of(length);
     if (std::ssize(page_table) < count)
-      bad(fmt::format("a page table of {} entries for {} tokens", page_table.size(), length),
-          fmt::format("{} entries", count));
+      bad_index(fmt::format("a page table of {} entries for {} tokens", page_table.size(), length),
+                fmt::format("{} entries", count));
     std::vector<int32_t> table(page_table.begin(), page_table.begin() + count);
     each_page(table, [this](int32_t group, int32_t page) {
-      if (pages.references(group, page) == 0) bad(fmt::format("page {} of group {} is free", page, group));
+      if (pages.references(group, page) == 0) bad_index(fmt::format("page {} of group {} is free", page, group));
     });
     each_page(table, [this](int32_t group, int32_t page) { pages.share(group, page); });
     return table;
@@ -173,7 +173,7 @@ struct PrefixIndex::Tree {
 };
 
 PrefixIndex::PrefixIndex(int32_t records, PageAllocator& pages, int64_t page_rows) {
-  if (records < 0 || page_rows < 1) bad(fmt::format("{} records, {} rows of a page", records, page_rows));
+  if (records < 0 || page_rows < 1) bad_index(fmt::format("{} records, {} rows of a page", records, page_rows));
   tree_ = std::make_unique<Tree>(records, pages, page_rows);
 }
 
@@ -208,7 +208,7 @@ void PrefixIndex::pin(int32_t record) {
 
 void PrefixIndex::unpin(int32_t record) {
   Record& state = tree_->used(record);
-  if (state.pins == 0) bad(fmt::format("record {} is not pinned", record));
+  if (state.pins == 0) bad_index(fmt::format("record {} is not pinned", record));
   if (--state.pins == 0) tree_->count_evictable(state, 1);
 }
 
@@ -216,7 +216,7 @@ Kept PrefixIndex::keep(std::span<const int32_t> ids, std::string_view salt, std:
                        bool fork) {
   Tree& tree = *tree_;
   const int64_t length = std::ssize(ids);
-  if (length < 1) bad("a state of no tokens");
+  if (length < 1) bad_index("a state of no tokens");
   const PrefixTree::Walk walk = tree.text.walk(ids, salt, length);
   if (walk.state >= 0 && walk.length == length) {
     touch(tree.text.record(walk.state), fork);
@@ -297,23 +297,23 @@ void PrefixIndex::Tree::check() const {
     ++used;
     if (!text.is_state(record.node) || text.record(record.node) != i ||
         text.length(record.node) != record.digest.length)
-      bad(fmt::format("record {} and the tree disagree", i));
+      bad_index(fmt::format("record {} and the tree disagree", i));
     if (std::ssize(record.page_table) != pages_of(record.digest.length))
-      bad(fmt::format("record {} has {} pages for {} tokens", i, record.page_table.size(), record.digest.length));
+      bad_index(fmt::format("record {} has {} pages for {} tokens", i, record.page_table.size(), record.digest.length));
     each_page(record.page_table, [&](int32_t group, int32_t page) {
       ++held[static_cast<size_t>(group)][static_cast<size_t>(page)];
       if (record.pins == 0) ++unpinned[static_cast<size_t>(group)][static_cast<size_t>(page)];
     });
   }
   if (used != states || used != text.states())
-    bad(fmt::format("{} records, {} counted, {} in the tree", used, states, text.states()));
-  if (unpinned != evictable) bad("the references of states that may be evicted are counted wrongly");
+    bad_index(fmt::format("{} records, {} counted, {} in the tree", used, states, text.states()));
+  if (unpinned != evictable) bad_index("the references of states that may be evicted are counted wrongly");
   for (int32_t group = 0; group < pages.groups(); ++group) {
     for (int32_t page = 1; page <= pages.total(group); ++page) {
       const int32_t states_hold = held[static_cast<size_t>(group)][static_cast<size_t>(page)];
       if (pages.references(group, page) < states_hold)
-        bad(fmt::format("page {} of group {} has {} references", page, group, pages.references(group, page)),
-            fmt::format("at least the {} of the states", states_hold));
+        bad_index(fmt::format("page {} of group {} has {} references", page, group, pages.references(group, page)),
+                  fmt::format("at least the {} of the states", states_hold));
     }
   }
 }

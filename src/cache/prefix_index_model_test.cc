@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "cache/prefix_index.h"
 
-namespace tandem::cache {
+namespace tandem::cache::prefix_index_model_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -384,4 +384,4 @@ TEST(PrefixIndexModel, TextsLongerThanATail) { run(14, 120, 2, 90, 200); }
 TEST(PrefixIndexModel, MoreEvictionsThanAreRemembered) { run(2, 8000, 2, 5, 6); }
 
 }  // namespace
-}  // namespace tandem::cache
+}  // namespace tandem::cache::prefix_index_model_test

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace tandem::cache {
+namespace tandem::cache::prefix_index_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -443,4 +443,4 @@ TEST_F(Cost, AtAThousandRecords) {
 }
 
 }  // namespace
-}  // namespace tandem::cache
+}  // namespace tandem::cache::prefix_index_test

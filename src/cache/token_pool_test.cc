@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-namespace tandem::cache {
+namespace tandem::cache::token_pool_test {
 namespace {
 
 using model::CacheType;
@@ -106,4 +106,4 @@ TEST(TokenPool, ScalesAreOfTheirLayers) {
 }
 
 }  // namespace
-}  // namespace tandem::cache
+}  // namespace tandem::cache::token_pool_test

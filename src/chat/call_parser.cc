@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "chat/foreign_calls.h"
+#include "chat/white_space.h"
 
 namespace tandem::chat {
 namespace {
@@ -14,16 +15,8 @@ constexpr std::size_t kHeadWindow = 512;   // bytes in which a name has to be fo
 constexpr std::size_t kStrayWindow = 512;  // bytes of text after a value that belong to no argument
 constexpr std::size_t kSpaceAfterSpelledEnd = 64;
 constexpr std::string_view kValueEnd = "</arg_value>";
-constexpr std::string_view kSpace = " \t\r\n";
 
 bool is_space(char c) { return kSpace.find(c) != std::string_view::npos; }
-bool is_blank(std::string_view text) { return std::all_of(text.begin(), text.end(), is_space); }
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
-}
 
 bool is_name_character(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' || c == '-' ||

@@ -74,7 +74,7 @@ void Field::wrong_type(std::string_view expected) const {
 }
 
 void Field::unexpected(std::string_view expected) const {
-  throw Error(ErrorCode::usage, path_, "found " + quoted(string()), std::string(expected));
+  throw Error(ErrorCode::usage, path_, "found " + chat::quoted(string()), std::string(expected));
 }
 
 }  // namespace tandem::chat

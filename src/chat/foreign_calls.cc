@@ -5,20 +5,14 @@
 
 #include "base/error.h"
 #include "chat/json.h"
+#include "chat/white_space.h"
 
 namespace tandem::chat {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>";
 constexpr std::string_view kParameter = "<parameter=", kParameterEnd = "</parameter>";
-constexpr std::size_t kHeadWindow = 512;
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
+constexpr std::size_t kForeignHeadWindow = 512;
 
 std::optional<ToolCall> json_call(const JsonValue& value) {
   const JsonValue* name = value.find("name");
@@ -94,8 +88,8 @@ std::optional<std::vector<ToolCall>> tagged_call(std::string_view text, const To
 
 bool may_be_foreign_call(std::string_view text) {
   const std::size_t begin = std::min(text.find_first_not_of(kSpace), text.size());
-  const std::string_view window = text.substr(begin, kHeadWindow);
-  const bool is_long = text.size() - begin > kHeadWindow;
+  const std::string_view window = text.substr(begin, kForeignHeadWindow);
+  const bool is_long = text.size() - begin > kForeignHeadWindow;
   if (window.starts_with('{') || window.starts_with('[')) {
     return !is_long || window.find("\"name\"") != std::string_view::npos;
   }

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "chat/render.h"
 
-namespace tandem::chat {
+namespace tandem::chat::json_test {
 namespace {
 
 std::string refused(const std::string& json) {
@@ -152,4 +152,4 @@ TEST(JsonValue, TruthIsPythons) {
 }
 
 }  // namespace
-}  // namespace tandem::chat
+}  // namespace tandem::chat::json_test

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-namespace tandem::chat {
+namespace tandem::chat::messages_test {
 namespace {
 
 Error refused(const std::string& body) {
@@ -97,4 +97,4 @@ TEST(ParseConversation, QuotedWordsAreCutAtTheBorderOfACharacter) {
 }
 
 }  // namespace
-}  // namespace tandem::chat
+}  // namespace tandem::chat::messages_test

@@ -10,7 +10,7 @@
 #include "chat/render.h"
 #include "text/tokenizer.h"
 
-namespace tandem::chat {
+namespace tandem::chat::prompt_files_test {
 namespace {
 
 const std::filesystem::path kSource = TANDEM_SOURCE_DIR;
@@ -95,4 +95,4 @@ TEST(GoldenTemplateCases, TextAndIds) {
 }
 
 }  // namespace
-}  // namespace tandem::chat
+}  // namespace tandem::chat::prompt_files_test

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "chat/messages.h"
 
-namespace tandem::chat {
+namespace tandem::chat::render_test {
 namespace {
 
 using text::AddedTokens;
@@ -156,4 +156,4 @@ TEST(Render, ManyToolResultsAreLinear) {
 }
 
 }  // namespace
-}  // namespace tandem::chat
+}  // namespace tandem::chat::render_test

@@ -10,7 +10,7 @@ namespace {
 
 uint64_t edge(std::size_t node, char byte) { return (uint64_t{node} << 8) | static_cast<unsigned char>(byte); }
 
-void emit(std::vector<ReplyPiece>& out, ReplyPiece::Kind kind, std::string text) {
+void emit_text(std::vector<ReplyPiece>& out, ReplyPiece::Kind kind, std::string text) {
   if (!text.empty()) out.push_back({kind, std::move(text)});
 }
 
@@ -65,7 +65,7 @@ void StopStrings::link() {
 }
 
 void StopStrings::flush(std::vector<ReplyPiece>& out) {
-  emit(out, held_kind_, std::move(held_));
+  emit_text(out, held_kind_, std::move(held_));
   held_.clear();
   node_ = 0;
 }
@@ -80,7 +80,7 @@ void StopStrings::scan(const ReplyPiece& piece, std::vector<ReplyPiece>& out) {
     if (nodes_[node_].matched) {
       matched_ = nodes_[node_].matched;
       if (!include_in_output_) text.resize(text.size() - strings_[*matched_].size());
-      emit(out, piece.kind, std::move(text));
+      emit_text(out, piece.kind, std::move(text));
       return;
     }
   }
@@ -88,7 +88,7 @@ void StopStrings::scan(const ReplyPiece& piece, std::vector<ReplyPiece>& out) {
   held_ = text.substr(text.size() - keep);
   held_kind_ = piece.kind;
   text.resize(text.size() - keep);
-  emit(out, piece.kind, std::move(text));
+  emit_text(out, piece.kind, std::move(text));
 }
 
 std::vector<ReplyPiece> StopStrings::push(std::vector<ReplyPiece> pieces) {

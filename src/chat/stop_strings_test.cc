@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 
-namespace tandem::chat {
+namespace tandem::chat::stop_strings_test {
 namespace {
 
 using Kind = ReplyPiece::Kind;
@@ -153,4 +153,4 @@ TEST(StopStrings, AgreesWithASearchHoweverTheTextIsCut) {
 }
 
 }  // namespace
-}  // namespace tandem::chat
+}  // namespace tandem::chat::stop_strings_test

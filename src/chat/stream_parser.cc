@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "chat/call_parser.h"
+#include "chat/white_space.h"
 
 namespace tandem::chat {
 namespace {
@@ -40,8 +41,6 @@ int32_t required_token(const text::Tokenizer& tokenizer, const char* content) {
   if (!id) throw Error(ErrorCode::bad_file, "tokenizer.json: added_tokens", "missing", content);
   return *id;
 }
-
-bool is_blank(std::string_view bytes) { return bytes.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
 // Calls inside reasoning that has not been closed. They are the reply's calls, and end the reasoning, if nothing but
 // calls follows to the end of the reply (or they grow long); else their markup was part of the reasoning.

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace tandem::chat {
+namespace tandem::chat::stream_parser_test {
 namespace {
 
 using Kind = ReplyPiece::Kind;
@@ -257,4 +257,4 @@ TEST(StreamParser, StreamedPiecesAddUpToTheWholeReply) {
 }
 
 }  // namespace
-}  // namespace tandem::chat
+}  // namespace tandem::chat::stream_parser_test

@@ -10,7 +10,7 @@
 #include "chat/stop_strings.h"
 #include "chat/stream_parser.h"
 
-namespace tandem::chat {
+namespace tandem::chat::tool_calls_test {
 namespace {
 
 using Kind = ReplyPiece::Kind;
@@ -348,4 +348,4 @@ TEST(ToolCalls, StreamedFragmentsAreTheWholeString) {
 }
 
 }  // namespace
-}  // namespace tandem::chat
+}  // namespace tandem::chat::tool_calls_test

@@ -3,7 +3,7 @@
 
 #include "chat/json.h"
 
-namespace tandem::chat {
+namespace tandem::chat::tool_values_test {
 namespace {
 
 using T = JsonTypes;
@@ -96,4 +96,4 @@ TEST(ToolSchemas, ToolsAndTheirArguments) {
 }
 
 }  // namespace
-}  // namespace tandem::chat
+}  // namespace tandem::chat::tool_values_test

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Outcome {
+struct Replayed {
   int64_t steps = 0, rows = 0, unfinished = 0;
   double seconds = 0;  // inside the model
   int64_t compared() const { return steps - unfinished; }
@@ -66,7 +66,7 @@ Drafting drafting_of(const BenchReplayOptions& options, const engine::RecordingH
 }
 
 void run_step(engine::StepRunner& runner, const engine::RecordedStep& recorded, const std::string& file,
-              Outcome& outcome) {
+              Replayed& outcome) {
   const auto begin = Clock::now();
   try {
     runner.run(recorded.step);
@@ -90,7 +90,7 @@ void run_step(engine::StepRunner& runner, const engine::RecordedStep& recorded, 
                 fmt::format("{:08x}, if all weights are those of the recording", *recorded.result_crc));
 }
 
-std::string report(const Outcome& outcome, const engine::RecordingReader& reader, bool json) {
+std::string report(const Replayed& outcome, const engine::RecordingReader& reader, bool json) {
   const double seconds = std::max(outcome.seconds, 1e-9);
   const double steps_s = static_cast<double>(outcome.steps) / seconds;
   const double rows_s = static_cast<double>(outcome.rows) / seconds;
@@ -137,7 +137,7 @@ int run_bench_replay(const BenchReplayOptions& options) {
   const auto drafter = drafting.shape ? std::make_unique<DrafterFiles>(drafting) : nullptr;
   const auto runner = engine::run_on_cpu(shape, weights, reader.header().capacity, reader.header().ranks, threads,
                                          drafter ? drafter->model() : forward::DrafterModel{});
-  Outcome outcome;
+  Replayed outcome;
   engine::RecordedStep recorded;
   while (reader.next(recorded)) run_step(*runner, recorded, file_name, outcome);
   if (outcome.compared() == 0)

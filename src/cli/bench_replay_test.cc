@@ -13,7 +13,7 @@
 #include "engine/run_request.h"
 #include "engine/step_recording.h"
 
-namespace tandem::cli {
+namespace tandem::cli::bench_replay_test {
 namespace {
 
 class BenchReplayTest : public ::testing::Test {
@@ -175,4 +175,4 @@ TEST_F(BenchReplayTest, AnotherModelsRecordingIsRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cli::bench_replay_test

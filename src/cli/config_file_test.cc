@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace tandem::cli {
+namespace tandem::cli::config_file_test {
 namespace {
 
 using Values = std::vector<std::string>;
@@ -160,4 +160,4 @@ TEST_F(ConfigFileOnDisk, NothingElseIsOpened) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cli::config_file_test

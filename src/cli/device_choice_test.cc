@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-namespace tandem::cli {
+namespace tandem::cli::device_choice_test {
 namespace {
 
 constexpr int64_t gib = int64_t{1} << 30;
@@ -138,4 +138,4 @@ TEST(DeviceChoice, MemoryOfOthersIsNotPlanned) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cli::device_choice_test

@@ -143,7 +143,7 @@ double per_second(int64_t tokens, double milliseconds) {
   return milliseconds > 0 ? static_cast<double>(tokens) * 1000.0 / milliseconds : 0.0;
 }
 
-struct Outcome {
+struct Generated {
   std::vector<int32_t> prompt_ids;
   uint64_t seed = 0;
   engine::Reply reply;
@@ -152,7 +152,7 @@ struct Outcome {
   double load_ms = 0;
 };
 
-std::string report_json(const Outcome& outcome, const std::string& model) {
+std::string report_json(const Generated& outcome, const std::string& model) {
   const auto& timings = outcome.reply.timings;
   const auto prompt = std::ssize(outcome.prompt_ids), sampled = std::ssize(outcome.reply.ids);
   nlohmann::ordered_json json;
@@ -206,7 +206,7 @@ int run_generate(const GenerateOptions& options) {
   check_options(options);
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model(options.load);
-  Outcome outcome;
+  Generated outcome;
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 
   Job job;

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::cli {
+namespace tandem::cli::kv_scales_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,4 +108,4 @@ TEST_F(KvScales, CalibrationsThatAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cli::kv_scales_test

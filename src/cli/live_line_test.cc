@@ -9,7 +9,7 @@
 #include <array>
 #include <cstdlib>
 
-namespace tandem::cli {
+namespace tandem::cli::live_line_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -175,4 +175,4 @@ TEST(LiveLine, NeverWaits) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cli::live_line_test

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "engine/run_request.h"
 
-namespace tandem::cli {
+namespace tandem::cli::loaded_model_test {
 namespace {
 
 const std::filesystem::path source = TANDEM_SOURCE_DIR;
@@ -164,4 +164,4 @@ TEST_F(GenerationConfig, WrongValuesNameTheKey) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cli::loaded_model_test

@@ -17,7 +17,7 @@ std::string grouped(int64_t number) { return fmt::format("{}", fmt::group_digits
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
 // Bytes in the unit that shows them best.
-std::string size(int64_t bytes) {
+std::string printed_size(int64_t bytes) {
   if (bytes >= int64_t{1} << 30) return gib(bytes);
   if (bytes >= 1 << 20) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
   return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / (1 << 10));
@@ -63,9 +63,10 @@ void print_weights(Output out, const PlanReport& r) {
 
 void print_parts(Output out, const char* name, const engine::StateParts& parts, int64_t drafter) {
   fmt::format_to(out, "{:<12} {} bytes ({}): KDA {}, log {}, convolution {}, index {}, head {}", name,
-                 grouped(parts.total() + drafter), size(parts.total() + drafter), size(parts.kda), size(parts.log),
-                 size(parts.conv), size(parts.index), size(parts.head));
-  if (drafter > 0) fmt::format_to(out, ", drafter {}", size(drafter));
+                 grouped(parts.total() + drafter), printed_size(parts.total() + drafter), printed_size(parts.kda),
+                 printed_size(parts.log), printed_size(parts.conv), printed_size(parts.index),
+                 printed_size(parts.head));
+  if (drafter > 0) fmt::format_to(out, ", drafter {}", printed_size(drafter));
   fmt::format_to(out, "\n");
 }
 
@@ -79,8 +80,8 @@ void print_cache(Output out, const PlanReport& r) {
 
 void print_row(Output out, const PlanReport& r, const char* name, const std::array<int64_t, 2>& bytes) {
   if (bytes[0] == 0 && bytes[1] == 0) return;
-  fmt::format_to(out, "  {:<28} {:>12}", name, size(bytes[0]));
-  if (r.ranks.tensor_parallel_size == 2) fmt::format_to(out, " {:>12}", size(bytes[1]));
+  fmt::format_to(out, "  {:<28} {:>12}", name, printed_size(bytes[0]));
+  if (r.ranks.tensor_parallel_size == 2) fmt::format_to(out, " {:>12}", printed_size(bytes[1]));
   fmt::format_to(out, "\n");
 }
 
@@ -164,9 +165,9 @@ Json capacity_json(const PlanReport& r) {
 }  // namespace
 
 int64_t PlanReport::resident(int rank) const {
-  const int size = ranks.tensor_parallel_size;
-  if (rank >= size) return 0;
-  return weights.of_rank(rank, size) + drafter_bytes[static_cast<size_t>(rank)] +
+  const int printed_size = ranks.tensor_parallel_size;
+  if (rank >= printed_size) return 0;
+  return weights.of_rank(rank, printed_size) + drafter_bytes[static_cast<size_t>(rank)] +
          (rank == 0 ? vision_bytes + vision_workspace : 0);
 }
 

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "cli/loaded_model.h"
 
-namespace tandem::cli {
+namespace tandem::cli::plan_test {
 namespace {
 
 struct Case {
@@ -87,4 +87,4 @@ TEST(Plan, NeverMoreDraftRowsThanAStepVerifies) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cli::plan_test

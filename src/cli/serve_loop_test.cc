@@ -9,7 +9,7 @@
 #include "http/test_client.h"
 #include "text/tokenizer.h"
 
-namespace tandem::cli {
+namespace tandem::cli::serve_loop_test {
 namespace {
 
 constexpr int32_t vocabulary = 4096;  // at least the bundled model's
@@ -129,4 +129,4 @@ TEST(ServeLoop, AStopLetsRequestsEnd) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cli::serve_loop_test

@@ -7,7 +7,7 @@
 #include "model/weights.h"
 #include "ops/simd/kernels.h"
 
-namespace tandem::cluster {
+namespace tandem::cluster::coded_weights_test {
 namespace {
 
 using model::testing::Choice;
@@ -104,4 +104,4 @@ INSTANTIATE_TEST_SUITE_P(Formats, CodedWeights, ::testing::ValuesIn(formats),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace tandem::cluster
+}  // namespace tandem::cluster::coded_weights_test

@@ -2,7 +2,7 @@
 #include "cluster/rank_group.h"
 #include "forward/dflash2_test_streams.h"
 
-namespace tandem::cluster {
+namespace tandem::cluster::dflash2_ranks_test {
 namespace {
 
 using forward::Anchor;
@@ -85,4 +85,4 @@ TEST(Dflash2Ranks, EveryRankHasTheWholeDrafter) {
 }
 
 }  // namespace
-}  // namespace tandem::cluster
+}  // namespace tandem::cluster::dflash2_ranks_test

@@ -7,7 +7,7 @@
 #include "cluster/gpu_exchange.h"
 #include "device/test_gpu.h"
 
-namespace tandem::cluster {
+namespace tandem::cluster::gpu_exchange_gpu_test {
 namespace {
 
 constexpr int64_t most_bytes = 64 << 10;
@@ -98,4 +98,4 @@ TEST(GpuExchange, SizesMustAgree) {
 }
 
 }  // namespace
-}  // namespace tandem::cluster
+}  // namespace tandem::cluster::gpu_exchange_gpu_test

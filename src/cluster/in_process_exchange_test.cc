@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace tandem::cluster {
+namespace tandem::cluster::in_process_exchange_test {
 namespace {
 
 // Runs body(rank, exchange) on a thread for each rank and joins them.
@@ -117,4 +117,4 @@ TEST(InProcessExchange, SizesThatDifferAreErrors) {
 }
 
 }  // namespace
-}  // namespace tandem::cluster
+}  // namespace tandem::cluster::in_process_exchange_test

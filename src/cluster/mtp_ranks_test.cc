@@ -2,7 +2,7 @@
 // rows share a selection, rounds with rejected drafts, kept states.
 #include "cluster/test_streams.h"
 
-namespace tandem::cluster {
+namespace tandem::cluster::mtp_ranks_test {
 namespace {
 
 using forward::StepKind;
@@ -138,4 +138,4 @@ INSTANTIATE_TEST_SUITE_P(Models, MtpRanks,
                                            MtpRanksCase{"nano", "case_T700", {.page_rows = 32}}));
 
 }  // namespace
-}  // namespace tandem::cluster
+}  // namespace tandem::cluster::mtp_ranks_test

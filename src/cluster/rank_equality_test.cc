@@ -6,7 +6,7 @@
 #include "model/split.h"
 #include "ops/simd/kernels.h"
 
-namespace tandem::cluster {
+namespace tandem::cluster::rank_equality_test {
 namespace {
 
 std::vector<std::string> golden_cases(const std::string& model) {
@@ -249,4 +249,4 @@ TEST(RankEquality, InstructionSetsGiveTheSameBits) {
 }
 
 }  // namespace
-}  // namespace tandem::cluster
+}  // namespace tandem::cluster::rank_equality_test

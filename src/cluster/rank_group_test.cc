@@ -6,7 +6,7 @@
 #include "forward/cost.h"
 #include "forward/probe.h"
 
-namespace tandem::cluster {
+namespace tandem::cluster::rank_group_test {
 namespace {
 
 // What the ranks hold adds up to what one rank holds, and the pages are shared or not.
@@ -111,4 +111,4 @@ TEST(RankGroup, ARankThatFailsIsReportedAndNobodyHangs) {
 }
 
 }  // namespace
-}  // namespace tandem::cluster
+}  // namespace tandem::cluster::rank_group_test

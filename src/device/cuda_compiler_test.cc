@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "device/kernel_dimensions.h"
 
-namespace tandem::device {
+namespace tandem::device::cuda_compiler_test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -79,4 +79,4 @@ TEST(OpenNvrtc, AFileThatIsNone) {
 }
 
 }  // namespace
-}  // namespace tandem::device
+}  // namespace tandem::device::cuda_compiler_test

@@ -6,7 +6,7 @@
 #include "device/shared_library.h"
 #include "device/test_fake_driver.h"
 
-namespace tandem::device {
+namespace tandem::device::cuda_driver_test {
 namespace {
 
 template <typename Call>
@@ -92,4 +92,4 @@ TEST(CudaReport, GpusThatCanAndCannotBeUsed) {
 }
 
 }  // namespace
-}  // namespace tandem::device
+}  // namespace tandem::device::cuda_driver_test

@@ -7,7 +7,7 @@
 #include "device/test_fake_driver.h"
 #include "device/test_temporary_folder.h"
 
-namespace tandem::device {
+namespace tandem::device::cuda_queue_test {
 namespace {
 
 using test::fake;
@@ -206,4 +206,4 @@ TEST_F(CudaQueue, WaitsForAMarkOfAnotherQueue) {
 }
 
 }  // namespace
-}  // namespace tandem::device
+}  // namespace tandem::device::cuda_queue_test

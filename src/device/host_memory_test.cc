@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 
-namespace tandem::device {
+namespace tandem::device::host_memory_test {
 namespace {
 
 TEST(HostMemory, IsZeroedAndMovable) {
@@ -33,4 +33,4 @@ TEST(HostMemory, WhatCannotBeHadIsAnErrorThatNamesIt) {
 }
 
 }  // namespace
-}  // namespace tandem::device
+}  // namespace tandem::device::host_memory_test

@@ -9,7 +9,7 @@
 #include "device/test_fake_driver.h"
 #include "device/test_temporary_folder.h"
 
-namespace tandem::device {
+namespace tandem::device::kernel_cache_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -163,4 +163,4 @@ TEST_F(KernelCacheTest, EveryFailureOfManyIsTold) {
 }
 
 }  // namespace
-}  // namespace tandem::device
+}  // namespace tandem::device::kernel_cache_test

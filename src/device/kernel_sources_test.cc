@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace tandem::device {
+namespace tandem::device::kernel_sources_test {
 namespace {
 
 // The build embeds what lies in the source tree now.
@@ -42,4 +42,4 @@ TEST(KernelSources, KernelsByName) {
 }
 
 }  // namespace
-}  // namespace tandem::device
+}  // namespace tandem::device::kernel_sources_test

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <stdexcept>
 
-namespace tandem::device {
+namespace tandem::device::threads_test {
 namespace {
 
 TEST(Threads, EveryTaskRunsOnceInManyShortRegions) {
@@ -59,4 +59,4 @@ TEST(Threads, NoTasksAndOneThread) {
 }
 
 }  // namespace
-}  // namespace tandem::device
+}  // namespace tandem::device::threads_test

@@ -6,7 +6,7 @@
 
 #include "draft/arms.h"
 
-namespace tandem::draft {
+namespace tandem::draft::acceptance_test {
 namespace {
 
 TEST(Acceptance, StartsFromTheConfidenceItself) {
@@ -128,4 +128,4 @@ TEST(Arms, RatesAreOfTheLastSixRounds) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::acceptance_test

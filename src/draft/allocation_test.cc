@@ -35,7 +35,7 @@ void* counted(std::size_t size, std::size_t alignment) {
 [[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 // NOLINTEND
 
-namespace tandem::draft {
+namespace tandem::draft::allocation_test {
 namespace {
 
 TEST(DraftAllocation, ARoundAllocatesNothing) {
@@ -97,4 +97,4 @@ TEST(DraftAllocation, ARoundAllocatesNothing) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::allocation_test

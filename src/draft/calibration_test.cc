@@ -9,7 +9,7 @@
 #include "draft/step_timer.h"
 #include "draft/timing_file.h"
 
-namespace tandem::draft {
+namespace tandem::draft::calibration_test {
 namespace {
 
 class FakeTimer : public PieceTimer {
@@ -319,4 +319,4 @@ TEST(StepTimer, TimesTheModelsOwnContinuation) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::calibration_test

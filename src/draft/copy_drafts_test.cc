@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 
-namespace tandem::draft {
+namespace tandem::draft::copy_drafts_test {
 namespace {
 
 using Match = CopyIndex::Match;
@@ -180,4 +180,4 @@ TEST(Copy, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::copy_drafts_test

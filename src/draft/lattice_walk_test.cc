@@ -7,7 +7,7 @@
 
 #include "base/keyed_noise.h"
 
-namespace tandem::draft {
+namespace tandem::draft::lattice_walk_test {
 namespace {
 
 constexpr int64_t vocabulary = 1000;
@@ -210,4 +210,4 @@ TEST(LatticeWalk, TakesWhatIsThereAndWanted) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::lattice_walk_test

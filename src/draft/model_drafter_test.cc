@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "draft/drafter_fixture.h"
 
-namespace tandem::draft {
+namespace tandem::draft::model_drafter_test {
 namespace {
 
 ModelDrafterOptions options_of(bool mtp, bool dflash2, bool copy = false) {
@@ -466,4 +466,4 @@ TEST(ModelDrafter, RowsWhoseHiddenIsGoneAreSkippedAndCounted) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::model_drafter_test

@@ -1,7 +1,7 @@
 // Rests grow while drafts do not pay and end with the first trial that does.
 #include "draft/plain_rounds.h"
 
-namespace tandem::draft {
+namespace tandem::draft::plain_rounds_test {
 namespace {
 
 // One round of a stream whose drafts yield `tokens` in 2 ms, with plain steps of 1 ms. Whether drafts were made.
@@ -48,4 +48,4 @@ TEST(PlainRounds, OneBadRoundIsNoReason) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::plain_rounds_test

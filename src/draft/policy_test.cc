@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace tandem::draft {
+namespace tandem::draft::policy_test {
 namespace {
 
 Proposal proposal_of(Source source, std::vector<double> confidence) {
@@ -239,4 +239,4 @@ TEST(Proposal, IsCutBeforeAnIdThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::policy_test

@@ -9,7 +9,7 @@
 #include "forward/text_model.h"
 #include "model/drafter.h"
 
-namespace tandem::draft {
+namespace tandem::draft::reference_loop_test {
 namespace {
 
 struct Chat {
@@ -241,4 +241,4 @@ TEST(ReferenceLoop, DFlash2YieldsWhatTheReferenceYields) {
 }
 
 }  // namespace
-}  // namespace tandem::draft
+}  // namespace tandem::draft::reference_loop_test

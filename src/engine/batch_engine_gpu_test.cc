@@ -11,7 +11,7 @@
 #include "forward/gpu_model.h"
 #include "forward/test_models.h"
 
-namespace tandem::engine {
+namespace tandem::engine::batch_engine_gpu_test {
 namespace {
 
 // Two streams and one kept state of nano, as the planner lays them out for a GPU.
@@ -128,4 +128,4 @@ TEST_F(EngineOnGpu, AnErrorOfTheGpuBreaksTheEngine) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::batch_engine_gpu_test

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "engine/testing.h"
 
-namespace tandem::engine {
+namespace tandem::engine::batch_engine_test {
 namespace {
 
 constexpr FakeModelOptions one_slot{.slots = 1, .records = 0};  // nothing is kept: every prompt is run
@@ -392,4 +392,4 @@ TEST(BatchEngine, ManyThreadsSubmitAndCancelAtRandom) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::batch_engine_test

@@ -9,7 +9,7 @@
 #include "forward/gpu_model.h"
 #include "forward/test_models.h"
 
-namespace tandem::engine {
+namespace tandem::engine::gpu_ranks_gpu_test {
 namespace {
 
 using forward::Step;
@@ -191,4 +191,4 @@ TEST(GpuRanks, DivideTheWeightsAndTheHeads) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::gpu_ranks_gpu_test

@@ -1,7 +1,7 @@
 // Where states are kept: the candidates and their order.
 #include "engine/keep_points.h"
 
-namespace tandem::engine {
+namespace tandem::engine::keep_points_test {
 namespace {
 
 std::vector<int64_t> points(const KeepRules& rules, const PromptToKeep& prompt, int64_t after = 0) {
@@ -66,4 +66,4 @@ TEST(KeepPoints, NoStrideKeepsOnlyWhatIsAskedFor) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::keep_points_test

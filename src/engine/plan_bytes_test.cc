@@ -6,7 +6,7 @@
 #include "model/cache_bytes.h"
 #include "model/split.h"
 
-namespace tandem::engine {
+namespace tandem::engine::plan_bytes_test {
 namespace {
 
 model::Shape flash() {
@@ -144,4 +144,4 @@ TEST(PlanBytes, AKeptStateOfARankOfTwo) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::plan_bytes_test

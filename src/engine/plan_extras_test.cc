@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-namespace tandem::engine {
+namespace tandem::engine::plan_extras_test {
 namespace {
 
 std::string drafter_config(const std::string& change = "", const std::string& to = "") {
@@ -53,4 +53,4 @@ TEST(PlanExtras, TheVisionTower) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::plan_extras_test

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "engine/plan_weights.h"
 
-namespace tandem::engine {
+namespace tandem::engine::plan_formats_test {
 namespace {
 
 const std::string source = TANDEM_SOURCE_DIR;
@@ -153,4 +153,4 @@ TEST(PlanFormats, WhatConfigsMayNotSay) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::plan_formats_test

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-namespace tandem::engine {
+namespace tandem::engine::plan_test {
 namespace {
 
 int64_t formula(const forward::Capacity& c) {
@@ -205,4 +205,4 @@ TEST(Plan, SizesAreWrittenAsAUserTypesThem) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::plan_test

@@ -19,7 +19,7 @@ namespace {
 using model::Component;
 using model::WeightSpec;
 
-int64_t elements(const WeightSpec& spec) {
+int64_t elements_of(const WeightSpec& spec) {
   return std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
@@ -68,7 +68,7 @@ WeightBytes sum(const model::Shape& shape, const std::function<Stored(const Weig
       row.mtp = list == &inventory.mtp;
       row.format = format;
       row.weights += 1;
-      row.parameters += elements(spec);
+      row.parameters += elements_of(spec);
       row.bytes += bytes;
     }
     for (const auto& [key, row] : rows) sum.rows.push_back(row);
@@ -109,7 +109,7 @@ WeightBytes weights_of_checkpoint(const model::Checkpoint& checkpoint, const mod
     }
     if (tensor == nullptr)
       throw Error(ErrorCode::bad_file, name, "is missing", "the tensors that config.json asks for");
-    return elements(spec) * model::dtype_bytes(tensor->dtype);  // also a part of a tensor that holds many weights
+    return elements_of(spec) * model::dtype_bytes(tensor->dtype);  // also a part of a tensor that holds many weights
   };
   return sum(shape, [&](const WeightSpec& spec) -> Stored { return {bytes_of(spec), "as stored"}; });
 }

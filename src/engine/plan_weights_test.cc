@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "model/split.h"
 
-namespace tandem::engine {
+namespace tandem::engine::plan_weights_test {
 namespace {
 
 model::Shape flash() {
@@ -125,4 +125,4 @@ TEST(PlanWeights, AMissingTensorIsNamed) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::plan_weights_test

@@ -4,7 +4,7 @@
 #include <limits>
 #include <random>
 
-namespace tandem::engine {
+namespace tandem::engine::prefill_pacer_test {
 namespace {
 
 Time ms(double milliseconds) { return Time(static_cast<int64_t>(milliseconds * 1e6)); }
@@ -126,4 +126,4 @@ TEST(ShareRows, NeverMoreThanThereIs) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::prefill_pacer_test

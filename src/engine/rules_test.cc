@@ -5,7 +5,7 @@
 #include "engine/repetition.h"
 #include "engine/rule_list.h"
 
-namespace tandem::engine {
+namespace tandem::engine::rules_test {
 namespace {
 
 std::vector<int32_t> allowed(TokenRule& rule, int32_t size = 64) {
@@ -99,4 +99,4 @@ TEST(Repetition, APatternAtTheEnd) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::rules_test

@@ -7,7 +7,7 @@
 #include "engine/batch_engine.h"
 #include "engine/testing.h"
 
-namespace tandem::engine {
+namespace tandem::engine::run_request_test {
 namespace {
 
 BatchEngineOptions options() {
@@ -80,4 +80,4 @@ TEST(RunRequest, EngineFailureIsAnInternalError) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::run_request_test

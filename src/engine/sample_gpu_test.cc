@@ -8,7 +8,7 @@
 #include "engine/sampler.h"
 #include "ops/sample/sample_cuda.h"
 
-namespace tandem::engine {
+namespace tandem::engine::sample_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -137,4 +137,4 @@ TEST(SampleGpu, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::sample_gpu_test

@@ -5,7 +5,7 @@
 
 #include "engine/sampler.h"
 
-namespace tandem::engine {
+namespace tandem::engine::sampler_drafts_test {
 namespace {
 
 constexpr int32_t vocabulary = 24;
@@ -167,4 +167,4 @@ TEST(Pick, ProbabilityIsTheShareOfTheToken) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::sampler_drafts_test

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/portable_math.h"
 
-namespace tandem::engine {
+namespace tandem::engine::sampler_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -304,4 +304,4 @@ TEST(Sampler, SameInputsSameTokenAndTheSeedMatters) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::sampler_test

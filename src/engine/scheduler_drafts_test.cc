@@ -7,7 +7,7 @@
 #include "engine/fake_drafter.h"
 #include "engine/scheduler_fixture.h"
 
-namespace tandem::engine {
+namespace tandem::engine::scheduler_drafts_test {
 namespace {
 
 using Proposal = draft::Proposal;
@@ -454,4 +454,4 @@ TEST_F(SchedulerDrafts, SettingsOutsideTheirRangeAreNamed) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::scheduler_drafts_test

@@ -25,7 +25,7 @@ std::atomic<int64_t> allocations{0};
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 // NOLINTEND
 
-namespace tandem::engine {
+namespace tandem::engine::scheduler_memory_test {
 namespace {
 
 TEST(SchedulerMemory, ASteadyRoundAllocatesNothing) {
@@ -64,4 +64,4 @@ TEST(SchedulerMemory, ASteadyRoundAllocatesNothing) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::scheduler_memory_test

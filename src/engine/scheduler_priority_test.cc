@@ -3,7 +3,7 @@
 
 #include "engine/scheduler_fixture.h"
 
-namespace tandem::engine {
+namespace tandem::engine::scheduler_priority_test {
 namespace {
 
 Request with_priority(int64_t priority, int length = 6, int64_t max_tokens = 4) {
@@ -126,4 +126,4 @@ TEST(SchedulerPriority, AnyMixGivesTheSameTokens) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::scheduler_priority_test

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "engine/scheduler_fixture.h"
 
-namespace tandem::engine {
+namespace tandem::engine::scheduler_prompt_logprobs_test {
 namespace {
 
 // What the sink heard of the prompt; events hold pointers that end with the call.
@@ -138,4 +138,4 @@ TEST(SchedulerPromptLogprobs, OutOfRange) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::scheduler_prompt_logprobs_test

@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "engine/scheduler_fixture.h"
 
-namespace tandem::engine {
+namespace tandem::engine::scheduler_reuse_test {
 namespace {
 
 class ReuseTest : public ::testing::Test {
@@ -162,4 +162,4 @@ TEST_F(ReuseTest, CountersAddUp) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::scheduler_reuse_test

@@ -3,7 +3,7 @@
 
 #include "engine/scheduler_fixture.h"
 
-namespace tandem::engine {
+namespace tandem::engine::scheduler_rules_test {
 namespace {
 
 Request request_of(std::vector<int32_t> prompt, int64_t max_tokens) {
@@ -128,4 +128,4 @@ TEST(SchedulerRules, ALoopEndsWithItsOwnReason) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::scheduler_rules_test

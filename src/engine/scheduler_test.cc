@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "engine/scheduler_fixture.h"
 
-namespace tandem::engine {
+namespace tandem::engine::scheduler_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -305,4 +305,4 @@ TEST_F(SchedulerTest, RequestsOutsideTheirRangeAreNamed) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::scheduler_test

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 
-namespace tandem::engine {
+namespace tandem::engine::simulation_test {
 namespace {
 
 std::string replay_line(uint64_t seed) {
@@ -92,4 +92,4 @@ TEST(Simulation, NoticesSpoiledSteps) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::simulation_test

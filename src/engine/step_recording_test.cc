@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "engine/scheduler_fixture.h"
 
-namespace tandem::engine {
+namespace tandem::engine::step_recording_test {
 namespace {
 
 class RecordingTest : public ::testing::Test {
@@ -280,4 +280,4 @@ TEST_F(RecordingTest, AReaderThatLeavesEndsTheRecordingAndNotTheEngine) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::step_recording_test

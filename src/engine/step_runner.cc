@@ -67,10 +67,10 @@ class OneRank : public StepRunner {
   forward::TextModel model_;
 };
 
-class Group : public StepRunner {
+class RankedGroup : public StepRunner {
  public:
-  Group(const model::Shape& shape, const model::TextWeights& weights, const forward::Capacity& capacity,
-        const forward::Ranks& ranks, int threads, forward::DrafterModel drafter)
+  RankedGroup(const model::Shape& shape, const model::TextWeights& weights, const forward::Capacity& capacity,
+              const forward::Ranks& ranks, int threads, forward::DrafterModel drafter)
       : shape_(shape),
         group_(shape, weights, {ranks.tensor_parallel_size, ranks.decode_context_parallel_size}, capacity, threads,
                forward::Mutation::none, drafter) {}
@@ -132,7 +132,7 @@ std::unique_ptr<StepRunner> run_on_cpu(const model::Shape& shape, const model::T
   const int of_rank = threads_of_rank(threads, ranks);
   if (ranks.tensor_parallel_size == 1 && ranks.decode_context_parallel_size == 1)
     return std::make_unique<OneRank>(shape, weights, capacity, of_rank, drafter);
-  return std::make_unique<Group>(shape, weights, capacity, ranks, of_rank, drafter);
+  return std::make_unique<RankedGroup>(shape, weights, capacity, ranks, of_rank, drafter);
 }
 
 std::unique_ptr<StepRunner> run_on_gpu(device::Gpu& gpu, const model::Shape& shape, const model::TextWeights& weights,

@@ -9,7 +9,7 @@
 #include "engine/batch_engine.h"
 #include "engine/testing.h"
 
-namespace tandem::engine {
+namespace tandem::engine::watchdog_test {
 namespace {
 
 using Change = StuckTime::Change;
@@ -135,4 +135,4 @@ TEST(Watchdog, AStepThatDoesNotEndMakesTheEngineUnreadyUntilItDoes) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::watchdog_test

@@ -77,9 +77,9 @@ void compare_steps(const std::vector<int64_t>& taus, const std::vector<int64_t>&
   }
 }
 
-class Runner {
+class AcceptanceRunner {
  public:
-  Runner(engine::Engine& engine, const AcceptanceOptions& options) : engine_(engine), options_(options) {}
+  AcceptanceRunner(engine::Engine& engine, const AcceptanceOptions& options) : engine_(engine), options_(options) {}
 
   AcceptanceResult run(const AcceptancePrompt& prompt) {
     const Trace trace = traced(request_of(prompt));
@@ -244,7 +244,7 @@ AcceptanceReport run_acceptance(engine::Engine& engine, const std::vector<Accept
   const auto start = std::chrono::steady_clock::now();
   AcceptanceReport report;
   report.options = options;
-  Runner runner(engine, options);
+  AcceptanceRunner runner(engine, options);
   for (const auto& prompt : prompts) {
     report.results.push_back(runner.run(prompt));
     add(report.drafts, report.results.back().drafts);

@@ -9,7 +9,7 @@
 #include "forward/test_models.h"
 #include "model/drafter.h"
 
-namespace tandem::eval {
+namespace tandem::eval::acceptance_nano_test {
 namespace {
 
 const std::filesystem::path source = TANDEM_SOURCE_DIR;
@@ -91,4 +91,4 @@ TEST(AcceptanceOfNano, DFlash2YieldsWhatTheReferenceYields) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::acceptance_nano_test

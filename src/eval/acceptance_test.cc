@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace tandem::eval {
+namespace tandem::eval::acceptance_test {
 namespace {
 
 const std::filesystem::path source = TANDEM_SOURCE_DIR;
@@ -317,4 +317,4 @@ TEST(AcceptancePrompts, BadFilesNameLineAndKey) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::acceptance_test

@@ -28,7 +28,7 @@ namespace {
 using model::Component;
 
 constexpr int64_t measured_tokens = 2048;  // of the calibration text
-constexpr int64_t chunk = 128;
+constexpr int64_t allocation_chunk = 128;
 constexpr const char* allocation_name = "allocation.json";
 
 double adjusted(double gain) { return gain > 0 ? gain : -std::pow(-gain, 0.69); }
@@ -135,13 +135,13 @@ class KldMeter {
     const auto pages = static_cast<int32_t>((longest + page_rows - 1) / page_rows);
     forward::Capacity capacity;
     capacity.pages = 1 + pages;
-    capacity.max_rows = capacity.max_logit_rows = static_cast<int32_t>(std::min(chunk, longest));
+    capacity.max_rows = capacity.max_logit_rows = static_cast<int32_t>(std::min(allocation_chunk, longest));
     capacity.mtp = false;
     forward::TextModel text(shape_, weights, threads_, capacity);
     for (const auto& window : windows_) {
       const std::span<const int32_t> ids(window);
-      for (int64_t first = 0; first < std::ssize(ids); first += chunk) {
-        const int64_t rows = std::min(chunk, std::ssize(ids) - first);
+      for (int64_t first = 0; first < std::ssize(ids); first += allocation_chunk) {
+        const int64_t rows = std::min(allocation_chunk, std::ssize(ids) - first);
         forward::Step step = forward::single_stream_step(
             ids.subspan(static_cast<size_t>(first), static_cast<size_t>(rows)), first, pages);
         step.logit_rows.resize(static_cast<size_t>(rows));

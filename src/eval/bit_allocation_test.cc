@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-namespace tandem::eval {
+namespace tandem::eval::bit_allocation_test {
 namespace {
 
 int64_t bits_of(const std::vector<AllocationGroup>& groups, const std::vector<size_t>& chosen) {
@@ -50,4 +50,4 @@ TEST(CandidateBits, AreAroundTheTarget) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::bit_allocation_test

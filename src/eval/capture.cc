@@ -31,10 +31,10 @@ struct HeaderFields {
 };
 static_assert(sizeof(HeaderFields) == 80 && std::has_unique_object_representations_v<HeaderFields>);
 
-int64_t padded(int64_t length) { return (length + 3) / 4 * 4; }
+int64_t padded_to_words(int64_t length) { return (length + 3) / 4 * 4; }
 
 int64_t header_bytes(int64_t name_length, int64_t windows) {
-  return static_cast<int64_t>(sizeof(HeaderFields)) + padded(name_length) + 4 * windows + crc_bytes;
+  return static_cast<int64_t>(sizeof(HeaderFields)) + padded_to_words(name_length) + 4 * windows + crc_bytes;
 }
 
 std::vector<std::byte> bytes_of(const CaptureHeader& header) {
@@ -54,7 +54,7 @@ std::vector<std::byte> bytes_of(const CaptureHeader& header) {
   };
   append(std::as_bytes(std::span(&fields, 1)));
   append(std::as_bytes(std::span(header.model)));
-  bytes.resize(sizeof fields + static_cast<size_t>(padded(std::ssize(header.model))));
+  bytes.resize(sizeof fields + static_cast<size_t>(padded_to_words(std::ssize(header.model))));
   append(std::as_bytes(std::span(header.window_tokens)));
   const uint32_t crc = crc32c(bytes);
   append(std::as_bytes(std::span(&crc, 1)));
@@ -182,7 +182,7 @@ void CaptureReader::read_header() {
   const std::byte* at = bytes_.data() + sizeof fields;
   header_.model.assign(reinterpret_cast<const char*>(at), static_cast<size_t>(name_length));
   header_.window_tokens.resize(static_cast<size_t>(windows));
-  std::memcpy(header_.window_tokens.data(), at + padded(name_length), static_cast<size_t>(4 * windows));
+  std::memcpy(header_.window_tokens.data(), at + padded_to_words(name_length), static_cast<size_t>(4 * windows));
   uint32_t crc = 0;
   std::memcpy(&crc, bytes_.data() + end - crc_bytes, sizeof crc);
   if (const uint32_t found = crc32c(bytes_.first(static_cast<size_t>(end - crc_bytes))); found != crc)

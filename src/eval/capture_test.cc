@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "eval/test_quality.h"
 
-namespace tandem::eval {
+namespace tandem::eval::capture_test {
 namespace {
 
 constexpr int64_t vocab = 7;
@@ -205,4 +205,4 @@ TEST_F(Capture, PlacesThatAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::capture_test

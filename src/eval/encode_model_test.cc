@@ -12,7 +12,7 @@
 #include "model/testing/checkpoint_files.h"
 #include "model/weights.h"
 
-namespace tandem::eval {
+namespace tandem::eval::encode_model_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -351,4 +351,4 @@ TEST_F(EncodeModel, TargetOfBitsIsKept) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::encode_model_test

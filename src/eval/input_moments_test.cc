@@ -12,7 +12,7 @@
 #include "forward/text_model.h"
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::eval {
+namespace tandem::eval::input_moments_test {
 namespace {
 
 using Moments = std::map<InputKey, quant::Exl3Moments>;
@@ -211,4 +211,4 @@ TEST(LayerCalibration, RefusesRowsThatAreNotFinite) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::input_moments_test

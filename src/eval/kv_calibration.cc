@@ -18,8 +18,8 @@
 namespace tandem::eval {
 namespace {
 
-constexpr const char* schema = "tandem.kv_calibration/1";
-constexpr int64_t chunk = 256;
+constexpr const char* kv_calibration_schema = "tandem.kv_calibration/1";
+constexpr int64_t chunk_rows = 256;
 constexpr int64_t sampled_rows = 1024;  // of a layer, at least
 
 std::vector<int64_t> layers_with_caches(const model::Shape& shape, bool with_mtp) {
@@ -80,8 +80,8 @@ void run_window(forward::TextModel& text, const Window& window, const model::Sha
                 Latents& probe) {
   const std::span<const int32_t> ids(window.ids);
   const auto total = std::ssize(window.ids);
-  for (int64_t first = 0; first < total; first += chunk) {
-    const int64_t rows = std::min(chunk, total - first);
+  for (int64_t first = 0; first < total; first += chunk_rows) {
+    const int64_t rows = std::min(chunk_rows, total - first);
     text.run(
         forward::single_stream_step(ids.subspan(static_cast<size_t>(first), static_cast<size_t>(rows)), first, pages),
         &probe);
@@ -108,7 +108,7 @@ KvCalibration calibrate_kv(const model::Shape& shape, const model::TextWeights& 
   const auto pages = static_cast<int32_t>((windows.size + page_rows - 1) / page_rows);
   forward::Capacity capacity;
   capacity.pages = 1 + pages;
-  capacity.max_rows = chunk;
+  capacity.max_rows = chunk_rows;
   capacity.max_logit_rows = 1;
   device::Threads pool(threads);
   forward::TextModel text(shape, weights, pool, capacity);
@@ -137,7 +137,7 @@ KvCalibration calibrate_kv(const model::Shape& shape, const model::TextWeights& 
 
 std::string kv_calibration_json(const KvCalibration& calibration, std::string_view key) {
   nlohmann::ordered_json json;
-  json["schema"] = schema;
+  json["schema"] = kv_calibration_schema;
   json["key"] = key;
   json["policy"] = "power_of_two_ceil_amax_over_denominator";  // the name that published calibrations give it
   json["denominator"] = 2688;
@@ -157,7 +157,7 @@ KvCalibration parse_kv_calibration(std::string_view text, const std::string& whe
                                    const model::Shape& shape, bool with_mtp) {
   const model::JsonDocument document(text, where);
   const model::JsonObject root = document.root();
-  if (root.text("schema") != schema) root.refuse("schema", schema);
+  if (root.text("schema") != kv_calibration_schema) root.refuse("schema", kv_calibration_schema);
   if (root.text("key") != key) root.refuse("key", std::string(key));
   KvCalibration calibration;
   calibration.tokens = root.integer("tokens", {1});

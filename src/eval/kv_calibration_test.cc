@@ -8,7 +8,7 @@
 #include "eval/test_quality.h"
 #include "model/checkpoint.h"
 
-namespace tandem::eval {
+namespace tandem::eval::kv_calibration_test {
 namespace {
 
 struct Nano {
@@ -100,4 +100,4 @@ TEST(KvCalibration, TheFileIsReadBack) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::kv_calibration_test

@@ -17,7 +17,7 @@
 namespace tandem::eval {
 namespace {
 
-constexpr int64_t chunk = 256;
+constexpr int64_t calibration_rows = 256;
 
 // Passes on what it sees of the layers to another probe.
 class StreamProbe final : public forward::Probe {
@@ -109,7 +109,7 @@ void LayerCalibration::run(const model::TextWeights& weights, bool with_mtp, for
   const auto pages = static_cast<int32_t>((longest + page_rows - 1) / page_rows);
   forward::Capacity capacity;
   capacity.pages = 1 + pages;
-  capacity.max_rows = static_cast<int32_t>(std::min(chunk, longest));
+  capacity.max_rows = static_cast<int32_t>(std::min(calibration_rows, longest));
   capacity.max_logit_rows = 1;
   capacity.mtp = with_mtp;
   const model::Shape shape = shape_of_layer(shape_, layer_, with_mtp);
@@ -121,8 +121,8 @@ void LayerCalibration::run(const model::TextWeights& weights, bool with_mtp, for
   int64_t row = 0;
   for (const Window& window : windows_.windows) {
     const std::span<const int32_t> ids(window.ids);
-    for (int64_t first = 0; first < std::ssize(ids); first += chunk) {
-      const int64_t rows = std::min(chunk, std::ssize(ids) - first);
+    for (int64_t first = 0; first < std::ssize(ids); first += calibration_rows) {
+      const int64_t rows = std::min(calibration_rows, std::ssize(ids) - first);
       streams.set_first_row(row);
       text.run(
           forward::single_stream_step(ids.subspan(static_cast<size_t>(first), static_cast<size_t>(rows)), first, pages),

@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using model::JsonObject;
 
-constexpr const char* schema = "tandem.exl3_manifest/1";
+constexpr const char* manifest_schema = "tandem.exl3_manifest/1";
 constexpr std::string_view checksum_key = ",\n\"sha256\": \"", checksum_end = "\"\n}\n";
 
 Json files_json(const std::map<std::string, FileFacts>& files) {
@@ -215,7 +215,7 @@ QuantizeOptions options_of(const EncodingOrigin& origin, const std::string& wher
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  Json json = {{"schema", schema}};
+  Json json = {{"schema", manifest_schema}};
   json.update(origin_object(manifest.origin));
   Json& tensors = json["tensors"] = Json::object();
   for (const EncodedTensor& tensor : manifest.tensors) tensors[tensor.name] = Json::parse(facts_json(tensor));
@@ -232,7 +232,7 @@ std::string seal_manifest(const std::string& text) {
 Manifest parse_manifest(std::string_view text, const std::string& where) {
   const model::JsonDocument document(text, where);
   const JsonObject root = document.root();
-  if (root.text("schema") != schema) root.refuse("schema", schema);
+  if (root.text("schema") != manifest_schema) root.refuse("schema", manifest_schema);
   const size_t tail = checksum_key.size() + 64 + checksum_end.size();
   const std::string_view body = text.substr(0, text.size() - std::min(text.size(), tail));
   const std::string found = hex(sha256(body));

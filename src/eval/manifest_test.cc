@@ -3,7 +3,7 @@
 
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::eval {
+namespace tandem::eval::manifest_test {
 namespace {
 
 using model::testing::error_of;
@@ -115,4 +115,4 @@ TEST(Difference, NamesTheFirst) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::manifest_test

@@ -2,7 +2,7 @@
 #include "device/test_gpu.h"
 #include "eval/parity.h"
 
-namespace tandem::eval {
+namespace tandem::eval::parity_gpu_test {
 namespace {
 
 TEST(ParityOnGpu, LogitsLieNearTheReferences) {
@@ -19,4 +19,4 @@ TEST(ParityOnGpu, LogitsLieNearTheReferences) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::parity_gpu_test

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-namespace tandem::eval {
+namespace tandem::eval::parity_test {
 namespace {
 
 const std::string source = TANDEM_SOURCE_DIR;
@@ -86,4 +86,4 @@ TEST(Parity, AFolderWithoutCasesIsAnError) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::parity_test

@@ -48,9 +48,9 @@ void check_vocabularies(const LogitSource& teacher, const LogitSource& student) 
               fmt::format("{} as {} has", teacher.vocab_size(), teacher.name()));
 }
 
-class Runner {
+class ComparisonRunner {
  public:
-  Runner(const Windows& windows, LogitSource* teacher, LogitSource* student, const QualityRunOptions& options)
+  ComparisonRunner(const Windows& windows, LogitSource* teacher, LogitSource* student, const QualityRunOptions& options)
       : windows_(windows), options_(options), threads_(options.threads) {
     const std::vector<LogitRow> rows(block_rows + 1);
     const std::vector<char> finite(rows.size());
@@ -137,7 +137,7 @@ int64_t chunk_rows_for(int64_t vocab_size) {
 
 QualityRun run_quality(const Windows& windows, LogitSource* teacher, LogitSource* student,
                        const QualityRunOptions& options) {
-  return Runner(windows, teacher, student, options).run();
+  return ComparisonRunner(windows, teacher, student, options).run();
 }
 
 }  // namespace tandem::eval

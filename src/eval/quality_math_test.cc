@@ -6,7 +6,7 @@
 
 #include "eval/test_quality.h"
 
-namespace tandem::eval {
+namespace tandem::eval::quality_math_test {
 namespace {
 
 LogitRow normalised(const std::vector<float>& logits) {
@@ -129,4 +129,4 @@ TEST(QualityMath, ErrorOverClusters) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::quality_math_test

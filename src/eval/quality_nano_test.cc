@@ -10,7 +10,7 @@
 #include "eval/quality_model.h"
 #include "eval/test_quality.h"
 
-namespace tandem::eval {
+namespace tandem::eval::quality_nano_test {
 namespace {
 
 const std::string nano = std::string(TANDEM_SOURCE_DIR) + "/models/nano";
@@ -138,4 +138,4 @@ TEST(QualityNano, AWindowThatTheModelCannotHold) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::quality_nano_test

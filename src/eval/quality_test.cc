@@ -12,7 +12,7 @@
 #include "eval/quality_report.h"
 #include "eval/test_quality.h"
 
-namespace tandem::eval {
+namespace tandem::eval::quality_test {
 namespace {
 
 constexpr int64_t vocab = 50;
@@ -248,4 +248,4 @@ TEST(QualityReport, RunsAndWords) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::quality_test

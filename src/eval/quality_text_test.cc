@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "text/tokenizer.h"
 
-namespace tandem::eval {
+namespace tandem::eval::quality_text_test {
 namespace {
 
 const text::Tokenizer& nano() {
@@ -116,4 +116,4 @@ TEST(QualityText, TooShort) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::quality_text_test

@@ -12,7 +12,7 @@
 #include "model/testing/coded_tensors.h"
 #include "model/weights.h"
 
-namespace tandem::eval {
+namespace tandem::eval::quantize_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -216,4 +216,4 @@ TEST_F(Quantize, ValuesThatAreNotFiniteLeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::quantize_test

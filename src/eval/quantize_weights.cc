@@ -26,7 +26,7 @@ using ops::WeightFormat;
 
 constexpr std::string_view weight_ending = ".weight";
 
-int64_t padded(int64_t size) { return (size + ops::exl3_block - 1) / ops::exl3_block * ops::exl3_block; }
+int64_t padded_to_blocks(int64_t size) { return (size + ops::exl3_block - 1) / ops::exl3_block * ops::exl3_block; }
 
 std::string module_name(const std::string& weight) {
   return weight.ends_with(weight_ending) ? weight.substr(0, weight.size() - weight_ending.size()) : weight;
@@ -169,8 +169,8 @@ int64_t ConvertedWeight::bytes() const {
 }
 
 std::string ConvertedWeight::module() const { return module_name(name); }
-int64_t ConvertedWeight::padded_in() const { return padded(matrix.in_features); }
-int64_t ConvertedWeight::padded_out() const { return padded(matrix.out_features); }
+int64_t ConvertedWeight::padded_in() const { return padded_to_blocks(matrix.in_features); }
+int64_t ConvertedWeight::padded_out() const { return padded_to_blocks(matrix.out_features); }
 
 std::vector<model::TensorHeader> exl3_tensors(const ConvertedWeight& weight, int bits, const Exl3Options& options) {
   constexpr int64_t tile = 16;

@@ -14,7 +14,7 @@ namespace {
 constexpr double codebook_scale = 1.24371088;  // the encoder's constant for every codebook (2.4)
 constexpr double least = 1e-30;                // of an RMS, as in 2.4
 
-int64_t padded(int64_t size) {
+int64_t padded_to_transform(int64_t size) {
   return (size + quant::hadamard_block - 1) / quant::hadamard_block * quant::hadamard_block;
 }
 
@@ -32,13 +32,13 @@ std::vector<double> output_rms(const std::vector<float>& values, int64_t out, in
   return rms;
 }
 
-double mean_of(const std::vector<double>& values) {
+double mean_scale(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 // Relative to their mean, none 0: a dead output counts as one of a tenth (2.4).
 std::vector<double> relative(std::vector<double> rms) {
-  const double mean = mean_of(rms);
+  const double mean = mean_scale(rms);
   for (double& value : rms) value = mean > least && value / mean >= least ? value / mean : 0.1;
   return rms;
 }
@@ -54,7 +54,8 @@ std::vector<double> input_rms(const SharingMatrix& matrix) {
       const double v = values[static_cast<size_t>(o * matrix.in + i)] / scales[static_cast<size_t>(o)];
       rms[static_cast<size_t>(i)] += v * v;
     }
-  for (double& value : rms) value = std::max(std::sqrt(value / static_cast<double>(padded(matrix.out))), least);
+  for (double& value : rms)
+    value = std::max(std::sqrt(value / static_cast<double>(padded_to_transform(matrix.out))), least);
   return rms;
 }
 
@@ -80,7 +81,7 @@ std::vector<double> geometric_mean(const std::vector<SharingMatrix>& matrices, d
 }
 
 std::vector<float> with_signs(std::vector<double> values, double factor, uint64_t seed, quant::Exl3Side side) {
-  values.resize(static_cast<size_t>(padded(std::ssize(values))), mean_of(values));
+  values.resize(static_cast<size_t>(padded_to_transform(std::ssize(values))), mean_scale(values));
   std::vector<float> result = quant::exl3_signs(seed, side, std::ssize(values));
   for (size_t i = 0; i < values.size(); ++i) result[i] *= static_cast<float>(values[i] * factor);
   return result;
@@ -99,7 +100,7 @@ std::vector<float> shared_output_vector(const std::vector<SharingMatrix>& matric
   std::vector<double> mean = geometric_mean(matrices, threads, [](const SharingMatrix& matrix) {
     return relative(output_rms(matrix.values(), matrix.out, matrix.in));
   });
-  const double scale = 1 / mean_of(mean);
+  const double scale = 1 / mean_scale(mean);
   return with_signs(std::move(mean), scale, sign_seed, quant::Exl3Side::output);
 }
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-namespace tandem::eval {
+namespace tandem::eval::shared_vectors_test {
 namespace {
 
 // [out, in] of normal values, each times its row's and its column's factor.
@@ -79,4 +79,4 @@ TEST(SharedVectors, OutputsHaveMeanOneAndArePadded) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::shared_vectors_test

@@ -78,12 +78,12 @@ SkillResult run_skill(engine::Engine& engine, const text::Tokenizer& tokenizer, 
   return result;
 }
 
-struct Count {
+struct SkillCount {
   int64_t exact = 0, all = 0;
 };
 
-std::map<std::string, Count> by_skill(const SkillsReport& report) {
-  std::map<std::string, Count> counts;
+std::map<std::string, SkillCount> by_skill(const SkillsReport& report) {
+  std::map<std::string, SkillCount> counts;
   for (const auto& result : report.results) {
     auto& count = counts[result.name];
     count.exact += result.exact ? 1 : 0;
@@ -179,7 +179,7 @@ SkillsComparison compare_skills(const SkillsReport& report, const SkillsReport& 
 }
 
 std::string skills_text(const SkillsReport& report, const ComparedSkills* other) {
-  const auto others = other != nullptr ? by_skill(other->report) : std::map<std::string, Count>();
+  const auto others = other != nullptr ? by_skill(other->report) : std::map<std::string, SkillCount>();
   const auto line = [other](const std::string& name, int64_t exact, int64_t of, int64_t others_exact) {
     const std::string beside = other != nullptr ? fmt::format(" {:>9}", others_exact) : "";
     return fmt::format("{:<24} {:>5} {:>5}{}", name, exact, of, beside);

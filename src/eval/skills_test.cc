@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace tandem::eval {
+namespace tandem::eval::skills_test {
 namespace {
 
 const std::filesystem::path source = TANDEM_SOURCE_DIR;
@@ -173,4 +173,4 @@ TEST(Skills, BadFilesNameTheEntry) {
 }
 
 }  // namespace
-}  // namespace tandem::eval
+}  // namespace tandem::eval::skills_test

@@ -38,7 +38,7 @@ void* counted(std::size_t size, std::size_t alignment) {
 [[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 // NOLINTEND
 
-namespace tandem::forward {
+namespace tandem::forward::allocation_test {
 namespace {
 
 class Allocation : public ::testing::TestWithParam<std::pair<const char*, CacheType>> {};
@@ -128,4 +128,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Allocation,
                                            std::pair{"tinyA", CacheType::nvfp4}));
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::allocation_test

@@ -9,7 +9,7 @@
 #include "forward/probe.h"
 #include "forward/rounded_weights.h"
 
-namespace tandem::forward {
+namespace tandem::forward::bf16_mode_test {
 namespace {
 
 bool is_bf16(float x) { return (std::bit_cast<uint32_t>(x) & 0xffffu) == 0; }
@@ -65,17 +65,17 @@ TEST_P(Bf16Mode, ChunksAndDecodingGiveTheBitsOfOneShot) {
   const MtpSetting setting{.cache_type = CacheType::bf16, .compute = Compute::bf16};
   MtpStreams streams(GetParam(), setting);
   const auto run = [&](int64_t chunk) {
-    Rows all;
+    HiddenRows all;
     for (int64_t from = 0; from < length; from += chunk) {
-      const Rows logits = streams.text(ids, from, std::min(length, from + chunk));
+      const HiddenRows logits = streams.text(ids, from, std::min(length, from + chunk));
       all.insert(all.end(), logits.begin(), logits.end());
       if (streams.shape().num_nextn_predict_layers == 0) continue;
-      const Rows mtp = streams.absorb(0, ids, from, std::min(length, from + chunk));
+      const HiddenRows mtp = streams.absorb(0, ids, from, std::min(length, from + chunk));
       if (from + chunk >= length) all.insert(all.end(), mtp.end() - streams.shape().vocab_size, mtp.end());
     }
     return all;
   };
-  const Rows one_shot = run(length);
+  const HiddenRows one_shot = run(length);
   for (const int64_t chunk : {1, 7, 16, 33}) EXPECT_TRUE(run(chunk) == one_shot) << chunk;
 }
 
@@ -84,7 +84,7 @@ TEST_P(Bf16Mode, LogitsAreNearThoseOfFp32) {
     MtpStreams streams(GetParam(), {.compute = compute});
     return streams.text(ids, 0, length);
   };
-  const Rows exact = logits(Compute::f32), rounded = logits(Compute::bf16);
+  const HiddenRows exact = logits(Compute::f32), rounded = logits(Compute::bf16);
   // Of each row, sqrt(Σ (a − b)² / Σ a²).
   const auto vocab = std::ssize(exact) / length;
   std::vector<double> differences;
@@ -160,11 +160,11 @@ TEST(RoundedMatrices, F32WeightsAreRoundedOnceButForRouterAndMapping) {
     Step step = single_stream_step(ids, 0, 1);
     step.logit_rows = {45};
     text.run(step);
-    return Rows(text.logits().begin(), text.logits().end());
+    return HiddenRows(text.logits().begin(), text.logits().end());
   };
   EXPECT_TRUE(logits(weights, Compute::bf16) == logits(tiny.weights, Compute::bf16));
   EXPECT_FALSE(logits(weights, Compute::f32) == logits(tiny.weights, Compute::f32));
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::bf16_mode_test

@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "forward/dflash2_transcription.h"
 
-namespace tandem::forward {
+namespace tandem::forward::dflash2_rounds_test {
 namespace {
 
 model::DrafterShape with_window(int64_t window) {
@@ -279,4 +279,4 @@ TEST(Dflash2Bf16, BlocksAreNearThoseOfFp32AndDoNotDependOnTheCut) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::dflash2_rounds_test

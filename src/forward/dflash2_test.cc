@@ -10,7 +10,7 @@
 #include "ops/linear/linear.h"
 #include "ops/simd/kernels.h"
 
-namespace tandem::forward {
+namespace tandem::forward::dflash2_test {
 namespace {
 
 struct Case {
@@ -143,4 +143,4 @@ TEST_P(Golden, WithTheTextModelsOwnTaps) {
 INSTANTIATE_TEST_SUITE_P(Cases, Golden, ::testing::Values(1, 2, 3));
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::dflash2_test

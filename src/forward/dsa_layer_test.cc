@@ -9,7 +9,7 @@
 #include "model/checkpoint.h"
 #include "ops/index/index_store.h"
 
-namespace tandem::forward {
+namespace tandem::forward::dsa_layer_test {
 namespace {
 
 double bf16_at(const model::Matrix& m, int64_t row, int64_t column) {
@@ -92,4 +92,4 @@ TEST(IndexKeyNorm, IsALayerNormWithBiasAndItsOwnEps) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::dsa_layer_test

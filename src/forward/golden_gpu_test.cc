@@ -8,7 +8,7 @@
 #include "forward/gpu_model.h"
 #include "forward/test_models.h"
 
-namespace tandem::forward {
+namespace tandem::forward::golden_gpu_test {
 namespace {
 
 constexpr int32_t pages = 32;
@@ -135,4 +135,4 @@ TEST(GoldenOnGpu, LogitsLieNearTheCpusAndTheReferences) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::golden_gpu_test

@@ -10,7 +10,7 @@
 namespace tandem::forward {
 namespace {
 
-constexpr int64_t arena_alignment = 256;
+constexpr int64_t dflash2_arena_alignment = 256;
 
 ops::ExpertShape mlp_shape(const model::DrafterShape& s) {
   ops::ExpertShape shape;
@@ -115,7 +115,7 @@ GpuDflash2::GpuDflash2(device::Gpu& gpu, const std::vector<std::string>& defines
       weights_memory_(gpu.allocate(weight_bytes(s_, *model.weights), "weights of the drafter")) {
   model::check_drafter_fits(s_, target, "drafter");
   load(*model.weights);
-  Arena arena(arena_alignment);
+  Arena arena(dflash2_arena_alignment);
   w_.lay_out(arena, s_, capacity);
   memory_ = gpu.allocate(arena.used(), "activations of the drafter");
   arena.start_at(memory_.data());
@@ -139,7 +139,7 @@ void GpuDflash2::load(const model::DrafterWeights& weights) {
 
 int64_t GpuDflash2::bytes(const model::DrafterShape& shape, const model::DrafterWeights* weights,
                           const Capacity& capacity) {
-  Arena arena(arena_alignment);
+  Arena arena(dflash2_arena_alignment);
   Work work{};
   work.lay_out(arena, shape, capacity);
   return arena.used() + (weights != nullptr ? weight_bytes(shape, *weights) : 0) +

@@ -17,16 +17,16 @@ namespace {
 constexpr int64_t arena_alignment = 256;
 constexpr std::array<int64_t, 8> graph_sizes = {1, 2, 4, 8, 16, 32, 64, 128};
 
-int64_t count_kda(const model::Shape& shape) {
+int64_t count_kda_layers(const model::Shape& shape) {
   return std::count(shape.layer_types.begin(), shape.layer_types.end(), model::AttentionKind::kda);
 }
 int64_t count_mtp(const model::Shape& shape, const Capacity& c) { return c.mtp ? shape.num_nextn_predict_layers : 0; }
 // Layers with token caches.
 int64_t count_cached(const model::Shape& shape, const Capacity& c) {
-  return shape.num_hidden_layers - count_kda(shape) + count_mtp(shape, c);
+  return shape.num_hidden_layers - count_kda_layers(shape) + count_mtp(shape, c);
 }
 
-Capacity capacity_for(const model::TextWeights& weights, Capacity capacity) {
+Capacity gpu_capacity_for(const model::TextWeights& weights, Capacity capacity) {
   capacity.mtp = capacity.mtp && weights.mtp.has_value();
   if (capacity.cache_type == CacheType::f32)
     throw Error(ErrorCode::usage, "--kv-cache-dtype", "f32 with --device cuda",
@@ -35,7 +35,7 @@ Capacity capacity_for(const model::TextWeights& weights, Capacity capacity) {
 }
 
 // Of the layers whose caches there are: a calibration knows the MTP layer, too.
-std::vector<float> own_scales(const model::Shape& shape, const Capacity& capacity) {
+std::vector<float> scales_of_rank(const model::Shape& shape, const Capacity& capacity) {
   std::vector<float> scales = capacity.latent_scales;
   Capacity with_mtp = capacity;
   with_mtp.mtp = true;
@@ -55,7 +55,7 @@ model::TextWeights own_weights(const model::Shape& whole, const model::TextWeigh
 
 GpuModel::State::State(device::Gpu& g, const model::Shape& whole, const model::TextWeights& w, const Capacity& c,
                        const GpuGroup& ranks, DrafterModel d, GpuModelOptions o)
-    : StepBook(capacity_for(w, c), whole.vocab_size),
+    : StepBook(gpu_capacity_for(w, c), whole.vocab_size),
       gpu(g),
       group(ranks),
       shape(own_shape(whole, ranks.ranks())),
@@ -64,9 +64,9 @@ GpuModel::State::State(device::Gpu& g, const model::Shape& whole, const model::T
       ops(g, defines, whole),
       weights(g, shape, own_weights(whole, w, ranks.ranks()), capacity.mtp),
       pool(g, defines, shape, count_cached(shape, capacity), capacity.pages, capacity.page_rows, capacity.cache_type,
-           own_scales(shape, capacity)),
-      slots(g, shape, count_kda(shape), count_cached(shape, capacity), capacity.slots),
-      kept(g, defines, shape, count_kda(shape), count_cached(shape, capacity), count_mtp(shape, capacity),
+           scales_of_rank(shape, capacity)),
+      slots(g, shape, count_kda_layers(shape), count_cached(shape, capacity), capacity.slots),
+      kept(g, defines, shape, count_kda_layers(shape), count_cached(shape, capacity), count_mtp(shape, capacity),
            capacity.kept_states),
       step_block(g, capacity, d.shape != nullptr ? d.shape->block_size : 0),
       kda_blocks(static_cast<size_t>(capacity.slots)) {
@@ -330,9 +330,10 @@ int64_t GpuModel::planned_bytes(const device::GpuProperties& gpu, const model::S
   const int64_t of_drafter = drafter != nullptr ? GpuDflash2::bytes(*drafter, nullptr, capacity) : 0;
   return of_drafter + arena.used() + 4 * GpuGroup::exchange_bytes(whole, capacity, ranks, drafter) +
          GpuStep::bytes(capacity, drafter != nullptr ? drafter->block_size : 0) +
-         capacity.slots * cache::GpuSlots::bytes_of_slot(shape, count_kda(shape), count_cached(shape, capacity)) +
+         capacity.slots *
+             cache::GpuSlots::bytes_of_slot(shape, count_kda_layers(shape), count_cached(shape, capacity)) +
          capacity.kept_states *
-             cache::GpuKeptStates::bytes_of_record(shape, count_kda(shape), count_cached(shape, capacity)) +
+             cache::GpuKeptStates::bytes_of_record(shape, count_kda_layers(shape), count_cached(shape, capacity)) +
          cache::TokenPool::bytes(shape, count_cached(shape, capacity), capacity.pages, capacity.page_rows,
                                  capacity.cache_type);
 }

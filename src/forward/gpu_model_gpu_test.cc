@@ -9,7 +9,7 @@
 #include "forward/gpu_model.h"
 #include "forward/test_models.h"
 
-namespace tandem::forward {
+namespace tandem::forward::gpu_model_gpu_test {
 namespace {
 
 constexpr int32_t pages_of_stream = 4;
@@ -134,4 +134,4 @@ TEST(GpuModel, RefusesFp32Caches) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::gpu_model_gpu_test

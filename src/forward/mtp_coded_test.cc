@@ -6,7 +6,7 @@
 #include "model/testing/coded_tensors.h"
 #include "ops/simd/kernels.h"
 
-namespace tandem::forward {
+namespace tandem::forward::mtp_coded_test {
 namespace {
 
 using model::testing::Choice;
@@ -34,18 +34,18 @@ class CodedMtp : public ::testing::Test {
     }
   }
   // Hidden rows and logits of `count` absorbed rows, then of a chain of three after them.
-  static Rows rows_of(MtpStreams& s, const Ids& ids, int64_t piece) {
+  static HiddenRows rows_of(MtpStreams& s, const Ids& ids, int64_t piece) {
     const int64_t n = std::ssize(ids) - 1;
     s.text(ids, 0, n + 1);
-    std::vector<Rows> rows;
+    std::vector<HiddenRows> rows;
     for (int64_t from = 0; from < n; from += piece) {
       const int64_t to = std::min(n, from + piece);
-      const Rows absorbed = s.absorb(0, ids, from, to);
+      const HiddenRows absorbed = s.absorb(0, ids, from, to);
       for (int64_t row = 0; row < to - from; ++row) rows.push_back(mtp_row(s.shape(), absorbed, to - from, row));
     }
     for (int32_t i = 0; i < 3; ++i) rows.push_back(s.chain(0, 100 + i, n + i));
-    Rows all;
-    for (const Rows& row : rows) all.insert(all.end(), row.begin(), row.end());
+    HiddenRows all;
+    for (const HiddenRows& row : rows) all.insert(all.end(), row.begin(), row.end());
     return all;
   }
 
@@ -62,8 +62,8 @@ TEST_F(CodedMtp, RowsAreThoseOfTheDecodedWeights) {
   ASSERT_EQ(coded_model.weights.mtp->layer.moe->experts[0].up_proj.format, ops::WeightFormat::nvfp4);
   ASSERT_EQ(coded_model.weights.mtp->layer.moe->experts[0].down_proj.format, ops::WeightFormat::exl3);
   MtpStreams coded(coded_model), plain(plain_model), native("nano");
-  const Rows found = rows_of(coded, ids, 400), expected = rows_of(plain, ids, 400),
-             original = rows_of(native, ids, 400);
+  const HiddenRows found = rows_of(coded, ids, 400), expected = rows_of(plain, ids, 400),
+                   original = rows_of(native, ids, 400);
   ASSERT_EQ(found.size(), expected.size());
   double size = 0, difference = 0, change = 0;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -84,4 +84,4 @@ TEST_F(CodedMtp, RowsAreThoseOfTheDecodedWeights) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::mtp_coded_test

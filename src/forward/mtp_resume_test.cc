@@ -4,7 +4,7 @@
 #include "cache/slots.h"
 #include "forward/mtp_test_streams.h"
 
-namespace tandem::forward {
+namespace tandem::forward::mtp_resume_test {
 namespace {
 
 struct ResumeCase {
@@ -23,7 +23,7 @@ TEST_P(Rounds, AbsorbedRowsEqualThoseOfAStreamThatNeverChained) {
   MtpStreams cold(GetParam().model, GetParam().setting), s(GetParam().model, GetParam().setting);
   const int64_t n = std::ssize(ids) - 1;
   cold.text(ids, 0, n + 1);
-  const Rows whole = cold.absorb(0, ids, 0, n);
+  const HiddenRows whole = cold.absorb(0, ids, 0, n);
   const model::Shape& shape = s.shape();
   for (const int64_t depth : {1, 3, 7, 15}) {
     for (uint32_t seed = 1; seed <= (GetParam().model == std::string("nano") ? 1u : 4u); ++seed) {
@@ -39,7 +39,7 @@ TEST_P(Rounds, AbsorbedRowsEqualThoseOfAStreamThatNeverChained) {
         while (std::ssize(window) < depth + 1) window.push_back(some_token(shape, random % 100 + std::ssize(window)));
         s.text(0, window, length, static_cast<int32_t>(depth));
         const int64_t kept = right + 1;
-        const Rows rows = s.absorb(0, ids, length, length + kept);
+        const HiddenRows rows = s.absorb(0, ids, length, length + kept);
         for (int64_t i = 0; i < kept; ++i) {
           ASSERT_TRUE(mtp_row(shape, rows, kept, i) == mtp_row(shape, whole, n, length + i))
               << "depth " << depth << ", row " << length + i;
@@ -80,10 +80,10 @@ TEST_P(Rounds, ResumedEqualsCold) {
     for (int64_t p = length; p < std::ssize(other); ++p)
       other[static_cast<size_t>(p)] = some_token(s.shape(), 3 * p + length);
     cold.text(other, 0, length);
-    std::vector<Rows> expected{mtp_row(cold.shape(), cold.absorb(0, other, 0, length), length, length - 1)};
+    std::vector<HiddenRows> expected{mtp_row(cold.shape(), cold.absorb(0, other, 0, length), length, length - 1)};
     for (int64_t i = 0; i < 3; ++i) expected.push_back(cold.chain(0, some_token(cold.shape(), i), length + i));
     cold.text(other, length, length + 6);
-    const Rows later = cold.absorb(0, other, length, length + 6);
+    const HiddenRows later = cold.absorb(0, other, length, length + 6);
 
     // The first stream goes on, chains, and is kept only then by the step that takes its next rows.
     s.text(ids, 0, length);
@@ -123,7 +123,7 @@ TEST_P(Rounds, ResumedAndRunBeforeAbsorbing) {
   const std::vector<int32_t> own = s.table(1);
   for (const int64_t length : {1, 4, 16, 18, 32}) {
     cold.text(ids, 0, length + 5);
-    const Rows expected = cold.absorb(0, ids, 0, length + 5);
+    const HiddenRows expected = cold.absorb(0, ids, 0, length + 5);
     s.text(ids, 0, length);
     s.absorb(0, ids, 0, length);
     Step step;
@@ -136,7 +136,7 @@ TEST_P(Rounds, ResumedAndRunBeforeAbsorbing) {
     step.page_copies = {{s.table(0)[static_cast<size_t>(last)], own[static_cast<size_t>(last)],
                          static_cast<int32_t>(length - last * s.page_rows()), 0}};
     s.run(step);
-    const Rows rows = s.absorb(1, ids, length - 1, length + 5);
+    const HiddenRows rows = s.absorb(1, ids, length - 1, length + 5);
     for (int64_t i = 0; i < 6; ++i) {
       ASSERT_TRUE(mtp_row(s.shape(), rows, 6, i) == mtp_row(s.shape(), expected, length + 5, length - 1 + i))
           << "resumed at " << length << ", row " << i;
@@ -151,4 +151,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Rounds,
                                            ResumeCase{"nano", "case_T259", {.page_rows = 32}}));
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::mtp_resume_test

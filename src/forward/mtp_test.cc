@@ -7,7 +7,7 @@
 #include "cache/slots.h"
 #include "forward/mtp_test_streams.h"
 
-namespace tandem::forward {
+namespace tandem::forward::mtp_test {
 namespace {
 
 struct MtpCase {
@@ -20,9 +20,9 @@ class Absorb : public ::testing::TestWithParam<MtpCase> {
   const int64_t n = std::ssize(ids) - 1;  // rows whose next token is known
 };
 
-Rows golden_rows(const model::Checkpoint& file, const std::string& name) {
+HiddenRows golden_rows(const model::Checkpoint& file, const std::string& name) {
   const model::Tensor& tensor = file.at(name);
-  Rows rows(static_cast<size_t>(tensor.elements()));
+  HiddenRows rows(static_cast<size_t>(tensor.elements()));
   std::memcpy(rows.data(), tensor.data.data(), tensor.data.size());
   return rows;
 }
@@ -33,7 +33,7 @@ std::vector<int32_t> golden_positions(const model::Checkpoint& file, const std::
   return positions;
 }
 
-void expect_near(const Rows& expected, const Rows& found, double tolerance, const std::string& what) {
+void expect_near(const HiddenRows& expected, const HiddenRows& found, double tolerance, const std::string& what) {
   ASSERT_EQ(expected.size(), found.size()) << what;
   double largest = 0, difference = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -50,10 +50,10 @@ TEST_P(Absorb, OnePassMatchesTheGoldenVectors) {
   for (const bool zero : {true, false}) {
     MtpStreams s(GetParam().model, {.zero_first_embedding = zero});
     s.text(ids, 0, n + 1);
-    const Rows all = s.absorb(0, ids, 0, n);
+    const HiddenRows all = s.absorb(0, ids, 0, n);
     const auto width = static_cast<size_t>(s.shape().hidden_size), vocab = static_cast<size_t>(s.shape().vocab_size);
     const auto pick = [&](const char* positions, size_t at, size_t size) {
-      Rows rows;
+      HiddenRows rows;
       for (const int32_t p : golden_positions(file, positions)) {
         const auto begin = all.begin() + static_cast<std::ptrdiff_t>(at + static_cast<size_t>(p) * size);
         if (p < n) rows.insert(rows.end(), begin, begin + static_cast<std::ptrdiff_t>(size));
@@ -71,10 +71,10 @@ TEST_P(Absorb, OnePassMatchesTheGoldenVectors) {
 
 // Text chunks of text_rows(i) rows, after every `every`-th of which what is known is absorbed, in steps of
 // absorb_rows(i).
-Rows in_pieces(MtpStreams& s, const Ids& ids, int64_t every, const std::function<int64_t(int64_t)>& text_rows,
-               const std::function<int64_t(int64_t)>& absorb_rows) {
+HiddenRows in_pieces(MtpStreams& s, const Ids& ids, int64_t every, const std::function<int64_t(int64_t)>& text_rows,
+                     const std::function<int64_t(int64_t)>& absorb_rows) {
   const int64_t n = std::ssize(ids) - 1;
-  std::vector<Rows> rows;
+  std::vector<HiddenRows> rows;
   int64_t done = 0, number = 0;
   for (int64_t begin = 0, i = 0; begin <= n; ++i) {
     const int64_t end = std::min(n + 1, begin + text_rows(i));
@@ -83,13 +83,13 @@ Rows in_pieces(MtpStreams& s, const Ids& ids, int64_t every, const std::function
     if (i % every != every - 1 && end <= n) continue;
     while (done < std::min(n, end)) {
       const int64_t count = std::min(absorb_rows(number++), std::min(n, end) - done);
-      const Rows all = s.absorb(0, ids, done, done + count);
+      const HiddenRows all = s.absorb(0, ids, done, done + count);
       for (int64_t row = 0; row < count; ++row) rows.push_back(mtp_row(s.shape(), all, count, row));
       done += count;
     }
   }
-  Rows hidden, logits;
-  for (const Rows& row : rows) {
+  HiddenRows hidden, logits;
+  for (const HiddenRows& row : rows) {
     hidden.insert(hidden.end(), row.begin(), row.begin() + s.shape().hidden_size);
     logits.insert(logits.end(), row.begin() + s.shape().hidden_size, row.end());
   }
@@ -102,7 +102,7 @@ TEST_P(Absorb, CutsDoNotMatter) {
     const MtpSetting setting{.cache_type = type};
     MtpStreams s(GetParam().model, setting);
     s.text(ids, 0, n + 1);
-    const Rows whole = s.absorb(0, ids, 0, n);
+    const HiddenRows whole = s.absorb(0, ids, 0, n);
     const auto always = [](int64_t rows) { return [rows](int64_t) { return rows; }; };
     const auto random = [](int64_t most, uint32_t seed) {
       return
@@ -130,16 +130,16 @@ void expect_chains_of_explicit_rows(const std::string& model, const Ids& ids, co
   const auto width = static_cast<std::ptrdiff_t>(s.shape().hidden_size);
   for (const int64_t length : lengths) {
     s.text(ids, 0, length);
-    Rows found = mtp_row(s.shape(), s.absorb(0, ids, 0, length), length, length - 1);
+    HiddenRows found = mtp_row(s.shape(), s.absorb(0, ids, 0, length), length, length - 1);
     cold.text(ids, 0, length);
-    const Rows hidden(cold.model().hidden().begin(), cold.model().hidden().end());
-    Rows expected =
+    const HiddenRows hidden(cold.model().hidden().begin(), cold.model().hidden().end());
+    HiddenRows expected =
         mtp_row(s.shape(), cold.explicit_rows(0, std::span(ids).subspan(1, static_cast<size_t>(length)), 0, hidden),
                 length, length - 1);
     ASSERT_EQ(found, expected);
     for (int64_t i = 0; i < 3; ++i) {
       const int32_t draft = some_token(s.shape(), length + i);
-      const Rows last(expected.begin(), expected.begin() + width);
+      const HiddenRows last(expected.begin(), expected.begin() + width);
       found = s.chain(0, draft, length + i);
       expected = cold.explicit_rows(0, std::span(&draft, 1), length + i, last);
       ASSERT_TRUE(found == expected) << model << ", " << length << " rows, chain row " << i;
@@ -168,18 +168,18 @@ TEST(MtpSteps, StreamsOfOneStep) {
   MtpStreams alone("tinyA"), both("tinyA");
   const auto one = [&](int32_t slot, const Ids& ids, int64_t length) {
     alone.text(slot, std::span(ids).first(static_cast<size_t>(length)), 0);
-    std::vector<Rows> rows{mtp_row(alone.shape(), alone.absorb(slot, ids, 0, length), length, length - 1)};
+    std::vector<HiddenRows> rows{mtp_row(alone.shape(), alone.absorb(slot, ids, 0, length), length, length - 1)};
     for (int64_t i = 0; i < 2; ++i) rows.push_back(alone.chain(slot, some_token(alone.shape(), i), length + i));
     return rows;
   };
-  const std::vector<Rows> of_a = one(1, a, 40), of_b = one(0, b, 9);
+  const std::vector<HiddenRows> of_a = one(1, a, 40), of_b = one(0, b, 9);
   Step text, absorb, chain;
   both.add(text, 1, std::span(a).first(40), 0);
   both.add(text, 0, std::span(b).first(9), 0);
   both.run(text);
   both.add_absorb(absorb, 0, b, 0, 9);  // in another order than the text rows
   both.add_absorb(absorb, 1, a, 0, 40);
-  const Rows all = both.run_mtp_step(absorb);
+  const HiddenRows all = both.run_mtp_step(absorb);
   EXPECT_EQ(mtp_row(both.shape(), all, 49, 8), of_b[0]);
   EXPECT_EQ(mtp_row(both.shape(), all, 49, 48), of_a[0]);
   for (size_t i = 0; i < 2; ++i) {
@@ -188,7 +188,7 @@ TEST(MtpSteps, StreamsOfOneStep) {
     chain.kind = StepKind::mtp_chain;
     both.add(chain, 1, std::span(&draft, 1), 40 + static_cast<int64_t>(i));
     both.add(chain, 0, std::span(&draft, 1), 9 + static_cast<int64_t>(i));
-    const Rows rows = both.run_mtp_step(chain);
+    const HiddenRows rows = both.run_mtp_step(chain);
     EXPECT_EQ(mtp_row(both.shape(), rows, 2, 0), of_a[i + 1]);
     EXPECT_EQ(mtp_row(both.shape(), rows, 2, 1), of_b[i + 1]);
   }
@@ -208,14 +208,14 @@ TEST(MtpSteps, AChainGoesOnFromAnEarlierStepOfTheRound) {
   chain.kind = StepKind::mtp_chain;
   s.add(chain, 0, std::span(&draft, 1), 20);
   s.add(chain, 1, std::span(&draft, 1), 22);
-  const Rows both = s.run_mtp_step(chain);
+  const HiddenRows both = s.run_mtp_step(chain);
   s.run(text);
   s.absorb(0, a, 0, 20);
   EXPECT_EQ(s.chain(0, draft, 20), mtp_row(s.shape(), both, 2, 0));
   Step some;
   s.add_absorb(some, 1, b, 0, 22);
   some.logit_rows = {21};
-  const Rows last = s.run(some);
+  const HiddenRows last = s.run(some);
   EXPECT_EQ(std::ssize(last), s.shape().vocab_size);
   some.logit_rows.clear();
   EXPECT_TRUE(s.run(some).empty());
@@ -228,12 +228,12 @@ TEST(MtpSteps, TheTextModelDoesNotNotice) {
   for (const auto& [model, name] : {std::pair{"tinyA", "case_T67"}, std::pair{"nano", "case_T40"}}) {
     const Ids ids = mtp_ids(model, name);
     MtpStreams s(model), plain(model, {.mtp = false});
-    const Rows whole = plain.text(ids, 0, std::ssize(ids));
+    const HiddenRows whole = plain.text(ids, 0, std::ssize(ids));
     const int64_t vocab = s.shape().vocab_size;
     for (int64_t p = 0; p + 1 < std::ssize(ids); ++p) {
       Ids window{ids[static_cast<size_t>(p)]};
       for (int64_t i = 0; i < 3; ++i) window.push_back(some_token(s.shape(), p + i));
-      const Rows logits = s.text(0, window, p, 3);
+      const HiddenRows logits = s.text(0, window, p, 3);
       const auto expected = whole.begin() + p * vocab;
       ASSERT_TRUE(std::equal(expected, expected + vocab, logits.begin())) << model << " " << p;
       s.absorb(0, ids, p, p + 1);
@@ -319,4 +319,4 @@ TEST(MtpSteps, WithoutTheLayerNothingIsAllocatedForIt) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::mtp_test

@@ -12,7 +12,7 @@
 namespace tandem::forward {
 
 using Ids = std::vector<int32_t>;
-using Rows = std::vector<float>;
+using HiddenRows = std::vector<float>;
 
 struct MtpSetting {
   int32_t page_rows = 16;
@@ -68,57 +68,58 @@ class MtpStreams {
       step.logit_rows.push_back(first + i);
     }
   }
-  // Rows [from, to) of a stream: their tokens are the next ones.
+  // HiddenRows [from, to) of a stream: their tokens are the next ones.
   void add_absorb(Step& step, int32_t slot, const Ids& ids, int64_t from, int64_t to) const {
     step.kind = StepKind::mtp_absorb;
     add(step, slot, std::span(ids).subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(to - from)), from);
   }
 
-  Rows run(const Step& step, Probe* probe = nullptr) {
+  HiddenRows run(const Step& step, Probe* probe = nullptr) {
     text_.run(step, probe);
     return {text_.logits().begin(), text_.logits().end()};
   }
   // Hidden rows, then logits.
-  Rows run_mtp_step(const Step& step, Probe* probe = nullptr) {
-    const Rows logits = run(step, probe);
-    Rows all(text_.mtp_hidden().begin(), text_.mtp_hidden().end());
+  HiddenRows run_mtp_step(const Step& step, Probe* probe = nullptr) {
+    const HiddenRows logits = run(step, probe);
+    HiddenRows all(text_.mtp_hidden().begin(), text_.mtp_hidden().end());
     all.insert(all.end(), logits.begin(), logits.end());
     return all;
   }
-  Rows text(int32_t slot, std::span<const int32_t> tokens, int64_t position, int32_t uncertain = 0) {
+  HiddenRows text(int32_t slot, std::span<const int32_t> tokens, int64_t position, int32_t uncertain = 0) {
     Step step;
     add(step, slot, tokens, position, uncertain);
     return run(step);
   }
-  Rows text(const Ids& ids, int64_t from, int64_t to) {
+  HiddenRows text(const Ids& ids, int64_t from, int64_t to) {
     return text(0, std::span(ids).subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)), from);
   }
-  Rows absorb(int32_t slot, const Ids& ids, int64_t from, int64_t to, Probe* probe = nullptr) {
+  HiddenRows absorb(int32_t slot, const Ids& ids, int64_t from, int64_t to, Probe* probe = nullptr) {
     Step step;
     add_absorb(step, slot, ids, from, to);
     return run_mtp_step(step, probe);
   }
-  Rows chain(int32_t slot, int32_t token, int64_t position, Probe* probe = nullptr) {
+  HiddenRows chain(int32_t slot, int32_t token, int64_t position, Probe* probe = nullptr) {
     Step step;
     step.kind = StepKind::mtp_chain;
     add(step, slot, std::span(&token, 1), position);
     return run_mtp_step(step, probe);
   }
-  // Rows with hidden rows given, for comparison.
-  Rows explicit_rows(int32_t slot, std::span<const int32_t> tokens, int64_t position, std::span<const float> hidden) {
+  // HiddenRows with hidden rows given, for comparison.
+  HiddenRows explicit_rows(int32_t slot, std::span<const int32_t> tokens, int64_t position,
+                           std::span<const float> hidden) {
     Step step;
     add(step, slot, tokens, position);
     text_.run_mtp(step, hidden);
-    Rows all(text_.mtp_hidden().begin(), text_.mtp_hidden().end());
+    HiddenRows all(text_.mtp_hidden().begin(), text_.mtp_hidden().end());
     all.insert(all.end(), text_.mtp_logits().begin(), text_.mtp_logits().end());
     return all;
   }
-  Rows states(int32_t slot) const {
+  HiddenRows states(int32_t slot) const {
     const model::Shape& s = shape();
-    Rows all;
+    HiddenRows all;
     const auto layers = std::count(s.layer_types.begin(), s.layer_types.end(), model::AttentionKind::kda);
     for (int64_t layer = 0; layer < layers; ++layer) {
-      Rows state(static_cast<size_t>(s.kda_width() * s.kda_head_dim)),
+      HiddenRows state(static_cast<size_t>(s.kda_width() * s.kda_head_dim)),
           conv(static_cast<size_t>(3 * s.kda_width() * (s.short_conv_kernel_size - 1)));
       text_.read_kda_state(slot, layer, state, conv);
       all.insert(all.end(), state.begin(), state.end());
@@ -142,11 +143,11 @@ class MtpStreams {
 };
 
 // Row `row` of hidden rows and logits of `rows` rows, as run_mtp_step() gives them.
-inline Rows mtp_row(const model::Shape& shape, const Rows& all, int64_t rows, int64_t row) {
+inline HiddenRows mtp_row(const model::Shape& shape, const HiddenRows& all, int64_t rows, int64_t row) {
   const auto width = static_cast<std::ptrdiff_t>(shape.hidden_size),
              vocab = static_cast<std::ptrdiff_t>(shape.vocab_size);
   const auto hidden = all.begin() + row * width, logits = all.begin() + rows * width + row * vocab;
-  Rows one(hidden, hidden + width);
+  HiddenRows one(hidden, hidden + width);
   one.insert(one.end(), logits, logits + vocab);
   return one;
 }

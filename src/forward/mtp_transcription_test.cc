@@ -6,7 +6,7 @@
 
 #include "forward/mtp_test_streams.h"
 
-namespace tandem::forward {
+namespace tandem::forward::mtp_transcription_test {
 namespace {
 
 using Vec = std::vector<double>;
@@ -235,7 +235,7 @@ TEST_P(Transcription, ChainsShareTheSelectionOfTheLastAbsorbedRow) {
   MtpStreams s(GetParam().model);
   const auto width = static_cast<size_t>(s.shape().hidden_size);
   s.text(ids, 0, std::ssize(ids));
-  const Rows hidden(s.model().hidden().begin(), s.model().hidden().end());
+  const HiddenRows hidden(s.model().hidden().begin(), s.model().hidden().end());
   SlowMtp slow(s.shape(), s.weights());
   int64_t absorbed = 0, sparse = 0;
   for (const int64_t length : GetParam().lengths) {
@@ -248,7 +248,7 @@ TEST_P(Transcription, ChainsShareTheSelectionOfTheLastAbsorbedRow) {
     }
     Selections selections;
     s.text(ids, 0, length);
-    Rows found = mtp_row(s.shape(), s.absorb(0, ids, 0, length, &selections), length, length - 1);
+    HiddenRows found = mtp_row(s.shape(), s.absorb(0, ids, 0, length, &selections), length, length - 1);
     EXPECT_EQ(selections.last, slow.selected()) << length;
     expect_near(m, found.data(), "absorbed " + std::to_string(length));
     SlowMtp chain = slow;
@@ -273,4 +273,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Transcription,
                              TranscriptionCase{"nano", "case_T700", {3, 257, 260, 263, 301}}));
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::mtp_transcription_test

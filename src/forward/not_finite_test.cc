@@ -3,7 +3,7 @@
 
 #include <limits>
 
-namespace tandem::forward {
+namespace tandem::forward::not_finite_test {
 namespace {
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
@@ -33,4 +33,4 @@ TEST(NotFinite, RowsAreNamedByTheirStream) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::not_finite_test

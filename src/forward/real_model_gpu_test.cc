@@ -14,7 +14,7 @@
 #include "forward/random_weights.h"
 #include "forward/test_models.h"
 
-namespace tandem::forward {
+namespace tandem::forward::real_model_gpu_test {
 namespace {
 
 bool real() { return !device::gpu_is_emulated(); }
@@ -324,4 +324,4 @@ INSTANTIATE_TEST_SUITE_P(Caches, RealModelOnGpu, ::testing::Values(CacheType::bf
                          [](const auto& one) { return std::string(model::name_of(one.param)); });
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::real_model_gpu_test

@@ -9,7 +9,7 @@
 #include "forward/test_models.h"
 #include "forward/text_model.h"
 
-namespace tandem::forward {
+namespace tandem::forward::state_moves_test {
 namespace {
 
 using Rows = std::vector<float>;
@@ -284,4 +284,4 @@ TEST_F(MovesTest, MovesThatBreakTheRulesAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::state_moves_test

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "forward/step.h"
 
-namespace tandem::forward {
+namespace tandem::forward::step_bytes_test {
 namespace {
 
 Step example() {
@@ -114,4 +114,4 @@ TEST(StepBytes, OtherVersionsAreNamed) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::step_bytes_test

@@ -9,7 +9,7 @@
 #include "forward/test_models.h"
 #include "ops/simd/kernels.h"
 
-namespace tandem::forward {
+namespace tandem::forward::text_model_test {
 namespace {
 
 // Everything that a run leaves behind: logits of every row, the KDA states, compared bit for bit.
@@ -291,4 +291,4 @@ TEST(TextModel, PlannedBytesGrowWithEveryPart) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::text_model_test

@@ -15,7 +15,7 @@
 #include "grammar/schema_node.h"
 #include "grammar/test_vocabulary.h"
 
-namespace tandem::grammar {
+namespace tandem::grammar::json_suite_test {
 namespace {
 
 constexpr const char* suite = "/usr/share/json-schema-test-suite/tests/draft7";
@@ -161,4 +161,4 @@ TEST_F(Suite, NothingForbiddenIsWrittenAndMostOfTheRestIs) {
 }
 
 }  // namespace
-}  // namespace tandem::grammar
+}  // namespace tandem::grammar::json_suite_test

@@ -11,7 +11,7 @@
 #include "grammar/schema.h"
 #include "grammar/test_vocabulary.h"
 
-namespace tandem::grammar {
+namespace tandem::grammar::matcher_test {
 namespace {
 
 class Grammars : public ::testing::Test {
@@ -269,4 +269,4 @@ TEST_F(Grammars, ManyThreadsShareOneGrammar) {
 }
 
 }  // namespace
-}  // namespace tandem::grammar
+}  // namespace tandem::grammar::matcher_test

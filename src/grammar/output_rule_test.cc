@@ -7,7 +7,7 @@
 #include "grammar/schema.h"
 #include "grammar/test_vocabulary.h"
 
-namespace tandem::grammar {
+namespace tandem::grammar::output_rule_test {
 namespace {
 
 constexpr int32_t think_end = test_added, call = test_added + 1, call_end = test_added + 2, key = test_added + 3,
@@ -210,4 +210,4 @@ TEST_F(Output, TextThatMayBeEmptyMayEndAtOnce) {
 }
 
 }  // namespace
-}  // namespace tandem::grammar
+}  // namespace tandem::grammar::output_rule_test

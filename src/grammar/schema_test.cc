@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-namespace tandem::grammar {
+namespace tandem::grammar::schema_test {
 namespace {
 
 std::string prepared(std::string_view schema, bool open = false) {
@@ -123,4 +123,4 @@ TEST(Schema, ReferencesAreDefinedOnceAndMustComeToAValue) {
 }
 
 }  // namespace
-}  // namespace tandem::grammar
+}  // namespace tandem::grammar::schema_test

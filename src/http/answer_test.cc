@@ -3,7 +3,7 @@
 
 #include <optional>
 
-namespace tandem::http {
+namespace tandem::http::answer_test {
 namespace {
 
 struct FakeOutlet : Outlet {
@@ -135,4 +135,4 @@ TEST_F(AnswerTest, DroppedAnswersAreNoticed) {
 }
 
 }  // namespace
-}  // namespace tandem::http
+}  // namespace tandem::http::answer_test

@@ -4,7 +4,7 @@
 
 #include "http/server_fixture.h"
 
-namespace tandem::http {
+namespace tandem::http::connection_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -381,4 +381,4 @@ TEST_F(ConnectionTest, ReaderThatTakesNothingIsGone) {
 }
 
 }  // namespace
-}  // namespace tandem::http
+}  // namespace tandem::http::connection_test

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-namespace tandem::http {
+namespace tandem::http::router_test {
 namespace {
 
 std::vector<api::Route> routes() {
@@ -170,4 +170,4 @@ TEST(Router, Preflight) {
 }
 
 }  // namespace
-}  // namespace tandem::http
+}  // namespace tandem::http::router_test

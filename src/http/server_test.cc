@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "http/server_fixture.h"
 
-namespace tandem::http {
+namespace tandem::http::server_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -200,4 +200,4 @@ TEST_F(ServerTest, MetricsAreOpenOnLoopbackUnlessToldOtherwise) {
 }
 
 }  // namespace
-}  // namespace tandem::http
+}  // namespace tandem::http::server_test

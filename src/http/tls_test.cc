@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "http/server_fixture.h"
 
-namespace tandem::http {
+namespace tandem::http::tls_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -290,4 +290,4 @@ TEST_F(TlsTest, FilesThatCannotBeUsedAreNamed) {
 }
 
 }  // namespace
-}  // namespace tandem::http
+}  // namespace tandem::http::tls_test

@@ -1,7 +1,7 @@
 // Bytes of responses, and what percent-decoding refuses.
 #include "http/wire.h"
 
-namespace tandem::http {
+namespace tandem::http::wire_test {
 namespace {
 
 TEST(Wire, ResponseHead) {
@@ -32,4 +32,4 @@ TEST(Wire, PercentDecoding) {
 }
 
 }  // namespace
-}  // namespace tandem::http
+}  // namespace tandem::http::wire_test

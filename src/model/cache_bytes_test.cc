@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace tandem::model {
+namespace tandem::model::cache_bytes_test {
 namespace {
 
 std::string documented() {
@@ -69,4 +69,4 @@ TEST(CacheRecords, TheTablesOfTheDocumentation) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::cache_bytes_test

@@ -7,7 +7,7 @@
 #include "model/shape.h"
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::model {
+namespace tandem::model::checkpoint_test {
 namespace {
 
 using testing::error_of;
@@ -133,4 +133,4 @@ TEST_F(CheckpointTest, FolderWithoutReadPermissionIsRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::checkpoint_test

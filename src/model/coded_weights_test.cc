@@ -10,7 +10,7 @@
 #include "model/weights.h"
 #include "ops/linear/decode.h"
 
-namespace tandem::model {
+namespace tandem::model::coded_weights_test {
 namespace {
 
 using testing::Choice;
@@ -385,4 +385,4 @@ TEST(CodedSettings, UnknownOnesAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::coded_weights_test

@@ -10,16 +10,11 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "model/config_ranges.h"
 #include "model/json_reader.h"
 
 namespace tandem::model {
 namespace {
-
-// Bounds as in shape.cc: no product of dimensions overflows 64 bits.
-constexpr IntegerRange vocabulary{2, int64_t{1} << 22};
-constexpr IntegerRange width{1, 1 << 16};
-constexpr IntegerRange wide{1, 1 << 18};
-constexpr IntegerRange any_integer{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
 
 void only(const JsonObject& config, const char* key, bool value, const char* why) {
   if (config.optional_boolean(key).value_or(value) != value) config.refuse(key, fmt::format("{} ({})", value, why));
@@ -55,9 +50,9 @@ void check_kind(const JsonObject& config) {
 }
 
 void read_sizes(const JsonObject& config, DrafterShape& shape) {
-  shape.vocab_size = config.integer("vocab_size", vocabulary);
-  shape.hidden_size = config.integer("hidden_size", width);
-  shape.intermediate_size = config.integer("intermediate_size", wide);
+  shape.vocab_size = config.integer("vocab_size", vocabulary_range);
+  shape.hidden_size = config.integer("hidden_size", width_range);
+  shape.intermediate_size = config.integer("intermediate_size", wide_range);
   shape.num_hidden_layers = config.integer("num_hidden_layers", {1, 256});
   shape.num_target_layers = config.integer("num_target_layers", {1, 256});
   shape.num_attention_heads = config.integer("num_attention_heads", {1, 1024});
@@ -92,10 +87,10 @@ void read_block(const JsonObject& block, DrafterShape& shape) {
   shape.block_size = block.integer("block_size", {2, 16});
   if (block.integer("conv_kernel_size", any_integer) != DrafterShape::conv_taps)
     block.refuse("conv_kernel_size", fmt::format("{}", DrafterShape::conv_taps));
-  shape.conv_group_size = block.integer("conv_group_size", width);
+  shape.conv_group_size = block.integer("conv_group_size", width_range);
   if (shape.hidden_size % shape.conv_group_size != 0)
     block.refuse("conv_group_size", fmt::format("a divisor of hidden_size, {}", shape.hidden_size));
-  shape.selector_rank = block.integer("selector_rank", width);
+  shape.selector_rank = block.integer("selector_rank", width_range);
   shape.selector_top_k =
       block.integer("selector_top_k", {1, std::min(DrafterShape::most_candidates, shape.vocab_size)});
   shape.mask_token_id = static_cast<int32_t>(block.integer("mask_token_id", {0, shape.vocab_size - 1}));

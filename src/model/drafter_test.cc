@@ -5,7 +5,7 @@
 
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::model {
+namespace tandem::model::drafter_test {
 namespace {
 
 using testing::error_of;
@@ -225,4 +225,4 @@ TEST(Drafter, F32TensorsAreReadAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::drafter_test

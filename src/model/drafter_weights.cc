@@ -11,9 +11,9 @@
 namespace tandem::model {
 namespace {
 
-class Loader {
+class DrafterLoader {
  public:
-  explicit Loader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  explicit DrafterLoader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   ops::Matrix matrix(const std::string& name, int64_t out, int64_t in) {
     const Tensor& tensor = find(name, {out, in});
@@ -75,13 +75,13 @@ class Loader {
   int64_t found_ = 0;
 };
 
-DrafterConvolution load_convolution(Loader& loader, const std::string& name, const DrafterShape& s) {
+DrafterConvolution load_convolution(DrafterLoader& loader, const std::string& name, const DrafterShape& s) {
   constexpr int64_t sides = 2, taps = DrafterShape::conv_taps;
   return {loader.values(name + ".base_kernel", {sides, taps, s.hidden_size}),
           loader.matrix(name + ".kernel_projection.weight", sides * taps * s.groups(), s.hidden_size)};
 }
 
-DrafterLayer load_layer(Loader& loader, int64_t number, const DrafterShape& s) {
+DrafterLayer load_layer(DrafterLoader& loader, int64_t number, const DrafterShape& s) {
   const std::string layer = fmt::format("layers.{}.", number), attention = layer + "self_attn.", mlp = layer + "mlp.";
   DrafterLayer w;
   w.input_layernorm = loader.values(layer + "input_layernorm.weight", {s.hidden_size});
@@ -103,7 +103,7 @@ DrafterLayer load_layer(Loader& loader, int64_t number, const DrafterShape& s) {
 }  // namespace
 
 DrafterWeights load_drafter_weights(const Checkpoint& checkpoint, const DrafterShape& s) {
-  Loader loader(checkpoint);
+  DrafterLoader loader(checkpoint);
   DrafterWeights weights;
   for (int64_t i = 0; i < s.num_hidden_layers; ++i) weights.layers.push_back(load_layer(loader, i, s));
   weights.fc = loader.matrix("fc.weight", s.hidden_size, s.taps() * s.hidden_size);

@@ -7,7 +7,7 @@
 #include "model/cache_bytes.h"
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::model {
+namespace tandem::model::inspect_floor_test {
 namespace {
 
 Shape flash() { return read_shape(testing::source_dir() / "tests/golden/configs/glm-5.3-flash.json"); }
@@ -77,4 +77,4 @@ TEST(InspectFloor, SettingsThatAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::inspect_floor_test

@@ -5,7 +5,7 @@
 
 #include "model/testing/coded_tensors.h"
 
-namespace tandem::model {
+namespace tandem::model::inspect_test {
 namespace {
 
 using nlohmann::json;
@@ -105,4 +105,4 @@ TEST(Inspect, DamagedFilesEndIt) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::inspect_test

@@ -7,7 +7,7 @@
 
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::model {
+namespace tandem::model::inventory_test {
 namespace {
 
 using testing::expect_parts;
@@ -201,4 +201,4 @@ TEST(Inventory, AbsentMtpIsNotALongListOfMissingTensors) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::inventory_test

@@ -3,7 +3,7 @@
 
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::model {
+namespace tandem::model::safetensors_test {
 namespace {
 
 using testing::error_of;
@@ -170,4 +170,4 @@ TEST(Safetensors, NamesInMessagesStayOnOneLine) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::safetensors_test

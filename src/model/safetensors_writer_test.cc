@@ -6,7 +6,7 @@
 
 #include "model/safetensors.h"
 
-namespace tandem::model {
+namespace tandem::model::safetensors_writer_test {
 namespace {
 
 TEST(SafetensorsWriter, ReaderFindsEveryTensor) {
@@ -32,4 +32,4 @@ TEST(SafetensorsWriter, ReaderFindsEveryTensor) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::safetensors_writer_test

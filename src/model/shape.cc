@@ -8,22 +8,17 @@
 #include <system_error>
 
 #include "base/mapped_file.h"
+#include "model/config_ranges.h"
 #include "model/json_reader.h"
 #include "model/quantization_config.h"
 
 namespace tandem::model {
 namespace {
 
-// Upper bounds far above any model of this kind, chosen so that no product of dimensions (parameters, bytes) overflows
-// 64 bits.
-constexpr IntegerRange vocabulary{2, int64_t{1} << 22};
-constexpr IntegerRange width{1, 1 << 16};
-constexpr IntegerRange wide{1, 1 << 18};
 constexpr IntegerRange head_count{1, 1024};
 constexpr IntegerRange head_size{1, 4096};
 constexpr IntegerRange layer_count{1, 256};
 constexpr IntegerRange expert_count{2, 1024};
-constexpr IntegerRange any_integer{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
 
 // A float key: finite and within (above, at_most]; checked after rounding to fp32, in which it is used.
 float positive(const JsonObject& config, const char* key, double at_most) {
@@ -51,8 +46,8 @@ void require_equal(const JsonObject& config, const char* key, int64_t only, cons
 }
 
 void read_sizes(const JsonObject& config, Shape& shape) {
-  shape.vocab_size = config.integer("vocab_size", vocabulary);
-  shape.hidden_size = config.integer("hidden_size", width);
+  shape.vocab_size = config.integer("vocab_size", vocabulary_range);
+  shape.hidden_size = config.integer("hidden_size", width_range);
   shape.num_hidden_layers = config.integer("num_hidden_layers", layer_count);
   shape.num_nextn_predict_layers = config.optional_integer("num_nextn_predict_layers", {0, 1}).value_or(0);
   shape.max_position_embeddings = config.integer("max_position_embeddings", {1, INT32_MAX});
@@ -65,8 +60,8 @@ void read_sizes(const JsonObject& config, Shape& shape) {
 }
 
 void read_feed_forward(const JsonObject& config, Shape& shape) {
-  shape.intermediate_size = config.integer("intermediate_size", wide);
-  shape.moe_intermediate_size = config.integer("moe_intermediate_size", width);
+  shape.intermediate_size = config.integer("intermediate_size", wide_range);
+  shape.moe_intermediate_size = config.integer("moe_intermediate_size", width_range);
   shape.n_routed_experts = config.integer("n_routed_experts", expert_count);
   shape.num_experts_per_tok = config.integer("num_experts_per_tok", {1, shape.n_routed_experts});
   shape.n_shared_experts = config.integer("n_shared_experts", {1, 16});
@@ -84,8 +79,8 @@ void read_attention(const JsonObject& config, Shape& shape) {
   shape.num_attention_heads = config.integer("num_attention_heads", head_count);
   require_equal(config, "num_key_value_heads", shape.num_attention_heads,
                 fmt::format("{}, the same as num_attention_heads", shape.num_attention_heads));
-  shape.q_lora_rank = config.integer("q_lora_rank", width);
-  shape.kv_lora_rank = config.integer("kv_lora_rank", width);
+  shape.q_lora_rank = config.integer("q_lora_rank", width_range);
+  shape.kv_lora_rank = config.integer("kv_lora_rank", width_range);
   shape.qk_nope_head_dim = config.integer("qk_nope_head_dim", head_size);
   if (config.integer("qk_rope_head_dim", any_integer) != 0) {
     config.refuse("qk_rope_head_dim", "0 (this model has no rotary position embedding)");

@@ -5,7 +5,7 @@
 
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::model {
+namespace tandem::model::shape_test {
 namespace {
 
 using nlohmann::json;
@@ -315,4 +315,4 @@ TEST(Shape, FoldersAndFilesThatAreNotThere) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::shape_test

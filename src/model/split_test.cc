@@ -11,7 +11,7 @@
 #include "model/testing/checkpoint_files.h"
 #include "model/weight_layout.h"
 
-namespace tandem::model {
+namespace tandem::model::split_test {
 namespace {
 
 std::filesystem::path golden(const std::string& name) { return testing::source_dir() / "tests/golden" / name; }
@@ -217,4 +217,4 @@ TEST(Split, OneRankHasEverything) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::split_test

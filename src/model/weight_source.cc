@@ -72,23 +72,23 @@ std::optional<std::string> renamed(std::string_view name) {
 }
 
 // The weight as a part of a larger tensor, if transformers stores it so; `tensor` is still to be found.
-struct Part {
+struct TensorPart {
   std::string name;
   StoredWeight stored;
 };
 
-std::optional<Part> conv_part(const WeightSpec& spec, const LayerName& split) {
+std::optional<TensorPart> conv_part(const WeightSpec& spec, const LayerName& split) {
   constexpr std::string_view channels = "qkv";
   for (size_t i = 0; i < channels.size(); ++i) {
     if (split.rest != fmt::format("self_attn.{}_conv1d.weight", channels[i])) continue;
     const int64_t width = spec.shape[0];
-    return Part{split.layer + "self_attn.conv1d.weight",
-                {nullptr, {3 * width, 1, spec.shape[2]}, 0, static_cast<int64_t>(i) * width}};
+    return TensorPart{split.layer + "self_attn.conv1d.weight",
+                      {nullptr, {3 * width, 1, spec.shape[2]}, 0, static_cast<int64_t>(i) * width}};
   }
   return std::nullopt;
 }
 
-std::optional<Part> expert_part(const WeightSpec& spec, const LayerName& split, int64_t experts) {
+std::optional<TensorPart> expert_part(const WeightSpec& spec, const LayerName& split, int64_t experts) {
   const auto tail = after(split.rest, "mlp.experts.");
   if (!tail) return std::nullopt;
   int64_t expert = 0;
@@ -98,10 +98,10 @@ std::optional<Part> expert_part(const WeightSpec& spec, const LayerName& split, 
   const int64_t rows = spec.shape[0], columns = spec.shape[1];
   const std::string stacked = split.layer + "mlp.experts.";
   if (which == ".down_proj.weight") {
-    return Part{stacked + "down_proj", {nullptr, {experts, rows, columns}, expert, 0}};
+    return TensorPart{stacked + "down_proj", {nullptr, {experts, rows, columns}, expert, 0}};
   }
   const int64_t first_row = which == ".gate_proj.weight" ? 0 : rows;
-  return Part{stacked + "gate_up_proj", {nullptr, {experts, 2 * rows, columns}, expert, first_row}};
+  return TensorPart{stacked + "gate_up_proj", {nullptr, {experts, 2 * rows, columns}, expert, first_row}};
 }
 
 [[noreturn]] void wrong(const Tensor& tensor, std::string found, std::string expected) {
@@ -151,7 +151,7 @@ StoredWeight WeightSource::locate(const WeightSpec& spec) const {
   if (const auto name = renamed(spec.name)) stored.tensor = checkpoint_.find(prefix_ + *name);
   if (stored.tensor != nullptr) return stored;
   if (const auto split = split_layer(spec.name)) {
-    std::optional<Part> part = conv_part(spec, *split);
+    std::optional<TensorPart> part = conv_part(spec, *split);
     if (!part) part = expert_part(spec, *split, experts_);
     if (part) {
       part->stored.tensor = checkpoint_.find(prefix_ + part->name);

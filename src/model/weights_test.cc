@@ -8,7 +8,7 @@
 
 #include "model/testing/checkpoint_files.h"
 
-namespace tandem::model {
+namespace tandem::model::weights_test {
 namespace {
 
 using testing::bytes_of;
@@ -350,4 +350,4 @@ TEST_F(Weights, SmallTensorsMayBeF16AndMatricesF32) {
 }
 
 }  // namespace
-}  // namespace tandem::model
+}  // namespace tandem::model::weights_test

@@ -19,7 +19,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::rounding_test {
 namespace {
 
 using test::Random;
@@ -323,4 +323,4 @@ TEST(Rounding, TheDraftersConvolutionAndResidual) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::rounding_test

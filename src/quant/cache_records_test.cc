@@ -11,7 +11,7 @@
 #include "quant/nvfp4.h"
 #include "quant/test_golden.h"
 
-namespace tandem::quant {
+namespace tandem::quant::cache_records_test {
 namespace {
 
 constexpr RecordKind all_kinds[] = {RecordKind::f32,          RecordKind::bf16,
@@ -321,4 +321,4 @@ TEST(IndexFp8, TheRotationSpreadsAnOutlier) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::cache_records_test

@@ -8,7 +8,7 @@
 #include "quant/half.h"
 #include "quant/test_golden.h"
 
-namespace tandem::quant {
+namespace tandem::quant::exl3_codebook_test {
 namespace {
 
 constexpr Exl3Codebook codebooks[] = {Exl3Codebook::three_inst, Exl3Codebook::mcg, Exl3Codebook::mul1};
@@ -113,4 +113,4 @@ TEST(Exl3Codebook, Names) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::exl3_codebook_test

@@ -14,7 +14,7 @@
 #include "quant/half.h"
 #include "quant/test_exl3_encode.h"
 
-namespace tandem::quant {
+namespace tandem::quant::exl3_encode_test {
 namespace {
 
 Exl3EncodeSettings settings_of(int bits, Exl3Codebook codebook, Exl3ScaleSearch search = Exl3ScaleSearch::none) {
@@ -332,4 +332,4 @@ TEST(Exl3Encode, RefusesWhatItCannotEncode) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::exl3_encode_test

@@ -16,9 +16,10 @@
 namespace tandem::quant {
 namespace {
 
-constexpr int64_t panel = 64;   // rows of U that are factored at a time
-constexpr int64_t chunk = 128;  // columns of one task
-constexpr int64_t depth = 32;   // rows subtracted at a time: with a chunk's columns they fit into the first cache
+constexpr int64_t panel = 64;            // rows of U that are factored at a time
+constexpr int64_t finalise_chunk = 128;  // columns of one task
+constexpr int64_t depth =
+    32;  // rows subtracted at a time: with a finalise_chunk's columns they fit into the first cache
 
 std::string where_of(std::string_view name) { return fmt::format("second moment of the inputs of {}", name); }
 
@@ -83,9 +84,9 @@ bool exl3_cholesky(double* a, int64_t n, device::Threads& threads) {
     const int64_t rows = std::min(panel, n - first), end = first + rows;
     const auto row = [a, n](int64_t i) { return a + i * n; };
     // What the rows above contribute, then the panel's own triangle, then the rest of its rows.
-    const int64_t chunks = (n - first + chunk - 1) / chunk;
+    const int64_t chunks = (n - first + finalise_chunk - 1) / finalise_chunk;
     threads.run(chunks, [&](int64_t c) {
-      const int64_t left = first + c * chunk, right = std::min(n, left + chunk);
+      const int64_t left = first + c * finalise_chunk, right = std::min(n, left + finalise_chunk);
       for (int64_t top = 0; top < first; top += depth) {
         for (int64_t i = first; i < end; ++i) {
           const int64_t from = std::max(left, i);
@@ -103,9 +104,9 @@ bool exl3_cholesky(double* a, int64_t n, device::Threads& threads) {
       row(i)[i] = root;
       for (int64_t j = i + 1; j < end; ++j) row(i)[j] /= root;
     }
-    const int64_t rest = (n - end + chunk - 1) / chunk;
+    const int64_t rest = (n - end + finalise_chunk - 1) / finalise_chunk;
     threads.run(rest, [&](int64_t c) {
-      const int64_t left = end + c * chunk, right = std::min(n, left + chunk);
+      const int64_t left = end + c * finalise_chunk, right = std::min(n, left + finalise_chunk);
       for (int64_t i = first; i < end; ++i) {
         kernels.subtract_rows(row(first) + i, n, row(first) + left, n, i - first, row(i) + left, right - left);
         for (int64_t j = left; j < right; ++j) row(i)[j] /= row(i)[i];

@@ -8,7 +8,7 @@
 #include "quant/hadamard.h"
 #include "quant/test_golden.h"
 
-namespace tandem::quant {
+namespace tandem::quant::exl3_finalise_test {
 namespace {
 
 // Sums over random rows with a few strong features.
@@ -200,4 +200,4 @@ TEST(Exl3Finalise, SignsAreEvenAndApart) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::exl3_finalise_test

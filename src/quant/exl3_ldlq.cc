@@ -10,7 +10,7 @@ namespace tandem::quant {
 namespace {
 
 constexpr int64_t span = 128;
-constexpr int64_t chunk = 256;  // columns of one task
+constexpr int64_t ldlq_chunk = 256;  // columns of one task
 
 }  // namespace
 
@@ -22,7 +22,8 @@ Exl3Coded exl3_ldlq(const std::vector<float>& weights, int64_t in, int64_t out, 
                     Exl3TileEncoder& encoder) {
   const Exl3Kernels& kernels = exl3_kernels();
   const float* const codes = exl3_values(encoder.codebook());
-  const int64_t tiles = out / exl3_tile, bytes = exl3_tile_bytes(encoder.bits()), chunks = (out + chunk - 1) / chunk;
+  const int64_t tiles = out / exl3_tile, bytes = exl3_tile_bytes(encoder.bits()),
+                chunks = (out + ldlq_chunk - 1) / ldlq_chunk;
   const bool feeds_back = !factor.fallback();
   Exl3Coded coded;
   coded.trellis.resize(static_cast<size_t>(in / exl3_tile * tiles * bytes));
@@ -37,7 +38,7 @@ Exl3Coded exl3_ldlq(const std::vector<float>& weights, int64_t in, int64_t out, 
   const auto add_feedback = [&](int64_t first, int64_t rows, int64_t from, int64_t to, int64_t base) {
     const int64_t groups = rows / exl3_tile;
     encoder.threads().run(groups * chunks, [&](int64_t task) {
-      const int64_t left = task % chunks * chunk, width = std::min(chunk, out - left);
+      const int64_t left = task % chunks * ldlq_chunk, width = std::min(ldlq_chunk, out - left);
       const int64_t top = first + task / chunks * exl3_tile;
       for (int64_t r = top; r < top + exl3_tile; ++r) {
         kernels.add_rows(factor.feedback.data() + r * in + from, 1, errors.data() + (from - base) * out + left, out,
@@ -75,14 +76,15 @@ double exl3_proxy_error(const std::vector<float>& weights, const std::vector<flo
   for (size_t i = 0; i < errors.size(); ++i) errors[i] = weights[i] - values[i];
   // Σ over rows r of m[r]·(H·m)[r], in blocks that stay in the caches.
   constexpr int64_t height = 32, depth = 64;
-  const int64_t blocks = in / height, chunks = (out + chunk - 1) / chunk;
+  const int64_t blocks = in / height, chunks = (out + ldlq_chunk - 1) / ldlq_chunk;
   const auto trace = [&](const std::vector<float>& m) {
     std::vector<double> sums(static_cast<size_t>(blocks * chunks));
     threads.run(blocks * chunks, [&](int64_t task) {
-      const int64_t top = task / chunks * height, left = task % chunks * chunk, width = std::min(chunk, out - left);
-      std::vector<float> products(static_cast<size_t>(height * chunk));
+      const int64_t top = task / chunks * height, left = task % chunks * ldlq_chunk,
+                    width = std::min(ldlq_chunk, out - left);
+      std::vector<float> products(static_cast<size_t>(height * ldlq_chunk));
       const auto own = [&](int64_t r) { return m.data() + (top + r) * out + left; };
-      const auto product = [&](int64_t r) { return products.data() + r * chunk; };
+      const auto product = [&](int64_t r) { return products.data() + r * ldlq_chunk; };
       if (factor.fallback()) {
         for (int64_t r = 0; r < height; ++r) std::copy_n(own(r), width, product(r));
       } else {

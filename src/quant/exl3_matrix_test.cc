@@ -9,7 +9,7 @@
 #include "quant/half.h"
 #include "quant/test_exl3.h"
 
-namespace tandem::quant {
+namespace tandem::quant::exl3_matrix_test {
 namespace {
 
 struct Golden {
@@ -172,4 +172,4 @@ TEST(Exl3Matrix, RandomStatesAreSuspicious) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::exl3_matrix_test

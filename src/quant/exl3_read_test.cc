@@ -6,7 +6,7 @@
 #include "quant/half.h"
 #include "quant/test_exl3.h"
 
-namespace tandem::quant {
+namespace tandem::quant::exl3_read_test {
 namespace {
 
 // The tensors of a sound layer of 256 inputs and 128 outputs, 4 bits, mcg; tests spoil them.
@@ -219,4 +219,4 @@ TEST(ReadExl3, AStatedWidthMustBeTheStoredOne) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::exl3_read_test

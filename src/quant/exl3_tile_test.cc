@@ -8,7 +8,7 @@
 #include "quant/exl3_codebook.h"
 #include "quant/test_golden.h"
 
-namespace tandem::quant {
+namespace tandem::quant::exl3_tile_test {
 namespace {
 
 constexpr Exl3Codebook codebooks[] = {Exl3Codebook::three_inst, Exl3Codebook::mcg, Exl3Codebook::mul1};
@@ -210,4 +210,4 @@ TEST(Exl3Tile, OtherWidthsAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::exl3_tile_test

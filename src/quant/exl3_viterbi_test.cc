@@ -13,7 +13,7 @@
 #include "quant/half.h"
 #include "quant/test_exl3_encode.h"
 
-namespace tandem::quant {
+namespace tandem::quant::exl3_viterbi_test {
 namespace {
 
 constexpr Exl3Codebook codebooks[] = {Exl3Codebook::three_inst, Exl3Codebook::mcg, Exl3Codebook::mul1};
@@ -290,4 +290,4 @@ TEST(Exl3Viterbi, WidthsOutsideOneToEightAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::exl3_viterbi_test

@@ -12,7 +12,7 @@
 #include "quant/fp8.h"
 #include "quant/half.h"
 
-namespace tandem::quant {
+namespace tandem::quant::fp8_read_test {
 namespace {
 
 // Six scales of a [200, 300] weight.
@@ -98,4 +98,4 @@ TEST(ReadFp8, Refusals) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::fp8_read_test

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "quant/test_golden.h"
 
-namespace tandem::quant {
+namespace tandem::quant::fp8_test {
 namespace {
 
 double e4m3_by_definition(int code) {
@@ -117,4 +117,4 @@ TEST(Fp8Blocks, RefusesNaN) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::fp8_test

@@ -6,7 +6,7 @@
 
 #include "quant/test_golden.h"
 
-namespace tandem::quant {
+namespace tandem::quant::hadamard_test {
 namespace {
 
 TEST(Hadamard, CheckVector) {
@@ -55,4 +55,4 @@ TEST(Hadamard, EveryOutputIsOneFixedTree) {
 TEST(Hadamard, TheFactorIsTheNearestFloat) { EXPECT_EQ(hadamard_factor, static_cast<float>(1 / std::sqrt(128.0))); }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::hadamard_test

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tandem::quant {
+namespace tandem::quant::half_test {
 namespace {
 
 // The value of an fp16 pattern by the definition of the format.
@@ -54,4 +54,4 @@ TEST(Bfloat16, RoundsToNearestWithTiesToEven) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::half_test

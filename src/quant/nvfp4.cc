@@ -14,7 +14,7 @@
 namespace tandem::quant {
 namespace {
 
-constexpr int64_t largest_dimension = int64_t{1} << 31;
+constexpr int64_t largest_nvfp4_dimension = int64_t{1} << 31;
 
 void check_group_scales(std::string_view prefix, const TensorFacts& scales) {
   const auto bad = std::find_if(scales.data.begin(), scales.data.end(),
@@ -92,7 +92,8 @@ Nvfp4Matrix read_nvfp4(std::string_view prefix, std::span<const TensorFacts> ten
                        NibbleOrder order) {
   const Nvfp4Dialect dialect = dialect_of(prefix, tensors);
   const Names names = names_of(dialect);
-  if (rows < 1 || rows > largest_dimension || columns < 1 || columns > largest_dimension || columns % nvfp4_group != 0)
+  if (rows < 1 || rows > largest_nvfp4_dimension || columns < 1 || columns > largest_nvfp4_dimension ||
+      columns % nvfp4_group != 0)
     refuse_tensor(prefix, names.weight, "a layer of [" + std::to_string(rows) + ", " + std::to_string(columns) + "]",
                   "at most 2^31 of each and inputs that are a multiple of 16");
   const auto required = [&](std::string_view name) -> const TensorFacts& {

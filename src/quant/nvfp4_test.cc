@@ -10,7 +10,7 @@
 #include "quant/fp8.h"
 #include "quant/test_golden.h"
 
-namespace tandem::quant {
+namespace tandem::quant::nvfp4_test {
 namespace {
 
 std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
@@ -245,4 +245,4 @@ TEST(ReadNvfp4, OtherWeightsAreNotTaken) {
 }
 
 }  // namespace
-}  // namespace tandem::quant
+}  // namespace tandem::quant::nvfp4_test

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tandem::text {
+namespace tandem::text::added_tokens_test {
 namespace {
 
 using Found = std::vector<std::tuple<std::size_t, std::size_t, int32_t>>;
@@ -56,4 +56,4 @@ TEST(AddedTokens, TextThatEndsInsideAContentIsNoMatch) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::added_tokens_test

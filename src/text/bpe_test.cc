@@ -12,7 +12,7 @@
 
 #include "text/test_data.h"
 
-namespace tandem::text {
+namespace tandem::text::bpe_test {
 namespace {
 
 std::array<int32_t, 256> identity() {
@@ -105,4 +105,4 @@ TEST(Bpe, AMegabyteOfOneByteDoublesUp) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::bpe_test

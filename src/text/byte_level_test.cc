@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-namespace tandem::text {
+namespace tandem::text::byte_level_test {
 namespace {
 
 TEST(ByteLevel, KnownSymbols) {
@@ -43,4 +43,4 @@ TEST(ByteLevel, OtherCharactersAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::byte_level_test

@@ -17,7 +17,7 @@
 #include <pcre2.h>
 #endif
 
-namespace tandem::text {
+namespace tandem::text::pretokenizer_oracle_test {
 namespace {
 
 #ifdef TANDEM_TEST_PCRE2
@@ -176,4 +176,4 @@ TEST(PretokenizerOracle, NeedsPcre2) {
 #endif
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::pretokenizer_oracle_test

@@ -9,7 +9,7 @@
 
 #include "text/test_data.h"
 
-namespace tandem::text {
+namespace tandem::text::pretokenizer_test {
 namespace {
 
 std::vector<std::string> pieces(std::string_view text) {
@@ -61,4 +61,4 @@ TEST(Pretokenizer, MegabyteRunsAreLinear) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::pretokenizer_test

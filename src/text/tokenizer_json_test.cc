@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "text/test_data.h"
 
-namespace tandem::text {
+namespace tandem::text::tokenizer_json_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -246,4 +246,4 @@ TEST(TokenizerJson, LoadNamesAMissingFile) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::tokenizer_json_test

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "text/test_data.h"
 
-namespace tandem::text {
+namespace tandem::text::tokenizer_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -280,4 +280,4 @@ TEST(TokenizerFile, AHugeFileIsRefusedUnread) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::tokenizer_test

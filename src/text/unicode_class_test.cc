@@ -7,7 +7,7 @@
 #include <array>
 #include <vector>
 
-namespace tandem::text {
+namespace tandem::text::unicode_class_test {
 namespace {
 
 TEST(UnicodeClass, TotalsOfUnicode15) {
@@ -49,4 +49,4 @@ TEST(UnicodeClass, EveryCategoryOfLettersAndNumbersMarksAreNeither) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::unicode_class_test

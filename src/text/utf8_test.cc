@@ -8,7 +8,7 @@
 
 #include "text/tokenizer.h"
 
-namespace tandem::text {
+namespace tandem::text::utf8_test {
 namespace {
 
 std::string encode(char32_t c) {
@@ -131,4 +131,4 @@ TEST(Utf8, FinishFlushesOnceAndLeavesTheStreamReady) {
 }
 
 }  // namespace
-}  // namespace tandem::text
+}  // namespace tandem::text::utf8_test

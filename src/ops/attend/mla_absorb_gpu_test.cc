@@ -9,7 +9,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::mla_absorb_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -64,4 +64,4 @@ TEST(MlaAbsorbGpu, BothSidesAgainstTheCpu) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::mla_absorb_gpu_test

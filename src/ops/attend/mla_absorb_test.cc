@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::mla_absorb_test {
 namespace {
 
 using test::Random;
@@ -112,4 +112,4 @@ TEST(MlaAbsorb, Fp8IsAnError) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::mla_absorb_test

@@ -11,7 +11,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::sparse_attend_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -44,7 +44,7 @@ std::vector<int32_t> tokens_below(test::Random& random, int32_t end, int32_t cou
 
 // The problem's numbers depend on slot and position alone.
 struct Data {
-  std::vector<test::TestSegment> segments;
+  std::vector<test::PagedTestSegment> segments;
   std::vector<float> q;
   std::vector<int32_t> selected, counts;
   int64_t rows = 0, max_selected = 0;
@@ -261,4 +261,4 @@ TEST(SparseAttendGpu, RefusesPlanesOfFp32) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::sparse_attend_gpu_test

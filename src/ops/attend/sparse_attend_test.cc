@@ -10,7 +10,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::sparse_attend_test {
 namespace {
 
 using test::Random;
@@ -290,4 +290,4 @@ TEST(SparseAttend, StoredRowsAreTheRoundedRows) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::sparse_attend_test

@@ -9,16 +9,16 @@
 namespace tandem::ops {
 namespace {
 
-constexpr int64_t tile_keys = 64;
+constexpr int64_t block_tile_keys = 64;
 
 // Pieces of a lane's scratch.
-struct Lane {
-  float *q, *scores, *rows;  // [query rows, head_dim], [query rows, keys], [tile_keys, head_dim]
+struct BlockLane {
+  float *q, *scores, *rows;  // [query rows, head_dim], [query rows, keys], [block_tile_keys, head_dim]
 };
 
 class HeadOfBlock {
  public:
-  HeadOfBlock(const BlockAttend& args, int64_t block, int64_t kv_head, const Lane& lane)
+  HeadOfBlock(const BlockAttend& args, int64_t block, int64_t kv_head, const BlockLane& lane)
       : a_(args),
         block_(block),
         kv_head_(kv_head),
@@ -55,11 +55,11 @@ class HeadOfBlock {
   // first, then the block.
   template <typename Body>
   void for_tiles(int64_t column, const Body& body) const {
-    std::array<const float*, tile_keys> rows;
+    std::array<const float*, block_tile_keys> rows;
     const ContextRows& context = a_.context[block_];
     const int64_t width = 2 * a_.kv_heads * a_.head_dim, bytes = element_bytes(context.element);
-    for (int64_t begin = 0; begin < context_; begin += tile_keys) {
-      const int64_t count = std::min(tile_keys, context_ - begin);
+    for (int64_t begin = 0; begin < context_; begin += block_tile_keys) {
+      const int64_t count = std::min(block_tile_keys, context_ - begin);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = (first_ + begin + i) % context.ring_rows * width + column + kv_head_ * a_.head_dim;
         const std::byte* stored = context.data + at * bytes;
@@ -128,7 +128,7 @@ class HeadOfBlock {
 
   const BlockAttend& a_;
   int64_t block_, kv_head_;
-  Lane lane_;
+  BlockLane lane_;
   int64_t group_, position_, first_, context_, keys_, stride_;
 };
 
@@ -136,7 +136,7 @@ class HeadOfBlock {
 
 int64_t block_attend_scratch(int64_t block_rows, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window) {
   const int64_t query_rows = block_rows * (heads / kv_heads);
-  return query_rows * (head_dim + window - 1 + block_rows) + tile_keys * head_dim;
+  return query_rows * (head_dim + window - 1 + block_rows) + block_tile_keys * head_dim;
 }
 
 void block_attend(device::Threads& threads, const BlockAttend& args) {
@@ -146,7 +146,7 @@ void block_attend(device::Threads& threads, const BlockAttend& args) {
   threads.run(lanes, [&](int64_t lane) {
     float* q = args.scratch + lane * size;
     float* rows = q + query_rows * args.head_dim;
-    const Lane pieces{q, rows + tile_keys * args.head_dim, rows};
+    const BlockLane pieces{q, rows + block_tile_keys * args.head_dim, rows};
     for (int64_t task = lane; task < tasks; task += lanes)
       HeadOfBlock(args, task / args.kv_heads, task % args.kv_heads, pieces).run();
   });

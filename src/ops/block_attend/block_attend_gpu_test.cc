@@ -7,7 +7,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::block_attend_gpu_test {
 namespace {
 
 using device::bf16;
@@ -162,4 +162,4 @@ TEST(BlockAttendGpu, RefusesTooManyRows) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::block_attend_gpu_test

@@ -3,7 +3,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::block_attend_test {
 namespace {
 
 struct Example {
@@ -148,4 +148,4 @@ TEST(BlockAttend, ValidityBelowTheWindowDoesNotMatter) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::block_attend_test

@@ -6,7 +6,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::block_conv_gpu_test {
 namespace {
 
 using device::bf16;
@@ -48,4 +48,4 @@ TEST(BlockConvGpu, AgainstTheCpu) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::block_conv_gpu_test

@@ -3,7 +3,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::block_conv_test {
 namespace {
 
 struct Example {
@@ -79,4 +79,4 @@ TEST(BlockConv, BlocksDoNotSeeEachOther) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::block_conv_test

@@ -10,7 +10,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::draft_select_gpu_test {
 namespace {
 
 using device::bf16;
@@ -132,4 +132,4 @@ TEST(DraftSelectGpu, RefusesWhatTheKernelsHaveNoRoomFor) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::draft_select_gpu_test

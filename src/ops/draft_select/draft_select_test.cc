@@ -6,7 +6,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::draft_select_test {
 namespace {
 
 TEST(DraftSelect, CandidatesAreThoseOfASort) {
@@ -89,4 +89,4 @@ TEST(DraftSelect, EdgesOfTheWholeLattice) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::draft_select_test

@@ -5,7 +5,7 @@
 #include "ops/embed/embed_cuda.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::embed_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -52,4 +52,4 @@ TEST(EmbedGpu, RefusesRowsThatAreNotWholePieces) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::embed_gpu_test

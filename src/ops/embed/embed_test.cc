@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::embed_test {
 namespace {
 
 using test::Random;
@@ -63,4 +63,4 @@ TEST(Embed, BadTokensAndFormatsAreErrors) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::embed_test

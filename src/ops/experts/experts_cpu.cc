@@ -1,13 +1,12 @@
 // Feed-forward layers on the CPU.
 #include <algorithm>
 
+#include "ops/divide_up.h"
 #include "ops/experts/experts.h"
 #include "ops/linear/multiply.h"
 
 namespace tandem::ops {
 namespace {
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t width_piece = 32;   // hidden activations of a task
 constexpr int64_t output_piece = 64;  // outputs of a task

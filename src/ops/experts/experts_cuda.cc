@@ -8,13 +8,12 @@
 #include <span>
 
 #include "base/error.h"
+#include "ops/divide_up.h"
 
 namespace tandem::ops {
 namespace {
 
 using device::bf16;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t slice_columns = 512;
 constexpr int64_t warps_of_block = 8;
@@ -28,7 +27,7 @@ int64_t most_places(const ExpertShape& shape, int64_t max_rows) {
 int64_t leaves_of_shared(const ExpertShape& shape) {
   return shape.shared_width == 0 ? 0 : shape.shared_leaf < shape.shared_width ? 2 : 1;
 }
-int64_t output_piece(const ExpertShape& shape, int64_t max_rows) {
+int64_t output_columns_at_once(const ExpertShape& shape, int64_t max_rows) {
   const int64_t rows = most_places(shape, max_rows) + leaves_of_shared(shape) * max_rows;
   const int64_t fits = output_piece_bytes / (4 * std::max<int64_t>(rows, 1)) / 128 * 128;
   return std::min(shape.hidden, std::max<int64_t>(fits, 128));
@@ -41,7 +40,7 @@ int64_t most_tiles(const ExpertShape& shape, int64_t max_rows, int64_t tile_rows
 
 constexpr int64_t least_tile_rows = 32;
 
-struct Scratch {
+struct CudaExpertScratch {
   int32_t *row_of, *place_of, *tile_count;
   ExpertTile* tiles;
   bf16 *activation, *shared_activation;
@@ -49,14 +48,14 @@ struct Scratch {
   int64_t bytes = 0;
 };
 
-Scratch lay_out(const ExpertShape& shape, int64_t max_rows, void* at) {
-  Scratch s{};
+CudaExpertScratch lay_out(const ExpertShape& shape, int64_t max_rows, void* at) {
+  CudaExpertScratch s{};
   const auto take = [&s, at](int64_t bytes) {
     const uintptr_t piece = reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(s.bytes);  // from 0 when counting
     s.bytes += divide_up(bytes, 256) * 256;
     return reinterpret_cast<void*>(piece);  // NOLINT(performance-no-int-to-ptr): null plus bytes is no pointer sum
   };
-  const int64_t places = most_places(shape, max_rows), piece = output_piece(shape, max_rows);
+  const int64_t places = most_places(shape, max_rows), piece = output_columns_at_once(shape, max_rows);
   s.row_of = static_cast<int32_t*>(take(4 * places));
   s.place_of = static_cast<int32_t*>(take(4 * max_rows * shape.per_token));
   s.tile_count = static_cast<int32_t*>(take(4));
@@ -89,7 +88,8 @@ void check(const ExpertShape& shape, const ExpertRows& rows) {
 }
 
 // What both halves of a feed-forward, and all its launches, have in common.
-ExpertProductArgs product_args(const ExpertShape& shape, const ExpertRows& rows, const Scratch& s, int64_t max_rows) {
+ExpertProductArgs product_args(const ExpertShape& shape, const ExpertRows& rows, const CudaExpertScratch& s,
+                               int64_t max_rows) {
   ExpertProductArgs args{};
   args.rows = rows.rows;
   args.tiles = s.tiles;
@@ -264,14 +264,14 @@ int64_t CudaExperts::scratch_bytes(const ExpertShape& shape, int64_t max_rows) {
 void CudaExperts::run(const ExpertShape& shape, const ExpertRows& rows, int64_t max_rows, ExpertKernels kernels) const {
   check(shape, rows);
   if (max_rows == 0) return;
-  const Scratch s = lay_out(shape, max_rows, rows.scratch);
+  const CudaExpertScratch s = lay_out(shape, max_rows, rows.scratch);
   const ExpertProductArgs args = product_args(shape, rows, s, max_rows);
   const Plans plans = plans_of(gpu_.properties(), products_, shape, max_rows, kernels);
   if (shape.routed_count > 0)
     sort(shape, rows, {s.row_of, s.place_of, s.tiles, s.tile_count}, plans.sorted_rows, max_rows);
   const Runner runner(gpu_, shape, args);
   for (const Plan& plan : plans.all()) runner.gate_up(plan);
-  const int64_t piece = output_piece(shape, max_rows);
+  const int64_t piece = output_columns_at_once(shape, max_rows);
   for (int64_t first = 0; first < shape.hidden; first += piece) {
     const int64_t outputs = std::min(piece, shape.hidden - first);
     for (const Plan& plan : plans.all()) runner.down(plan, first, outputs);

@@ -14,7 +14,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::experts_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -350,4 +350,4 @@ TEST(ExpertsGpu, ScratchAndRefusals) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::experts_gpu_test

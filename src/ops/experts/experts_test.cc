@@ -13,7 +13,7 @@
 #include "ops/simd/kernels.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::experts_test {
 namespace {
 
 using test::Random;
@@ -372,4 +372,4 @@ TEST(Experts, BytesAreThoseOfTheArrays) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::experts_test

@@ -11,7 +11,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::index_select_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -24,15 +24,15 @@ constexpr int32_t untouched = -7;
 struct Problem {
   RecordKind kind = RecordKind::bf16;
   int64_t dim = 128, heads = 4, budget = 6, rows_of_page = 16;
-  std::vector<test::TestSegment> segments;  // without pages
-  std::vector<float> q, weights;            // bf16 values; fp32
-  std::vector<std::vector<float>> keys;     // of each segment, [pools, dim]
+  std::vector<test::PagedTestSegment> segments;  // without pages
+  std::vector<float> q, weights;                 // bf16 values; fp32
+  std::vector<std::vector<float>> keys;          // of each segment, [pools, dim]
 
-  int64_t pools_of(const test::TestSegment& s) const { return (s.position + s.rows) / kpool; }
+  int64_t pools_of(const test::PagedTestSegment& s) const { return (s.position + s.rows) / kpool; }
 };
 
 Problem make_problem(RecordKind kind, int64_t dim, int64_t heads, int64_t budget,
-                     std::vector<test::TestSegment> segments, uint64_t seed = 1) {
+                     std::vector<test::PagedTestSegment> segments, uint64_t seed = 1) {
   Problem p{kind, dim, heads, budget, 16, std::move(segments), {}, {}, {}};
   for (size_t i = 0; i < p.segments.size(); ++i) {
     auto& s = p.segments[i];
@@ -187,7 +187,8 @@ void expect_same(const Found& got, const Found& expected, int64_t most_ties = 0,
 
 TEST(IndexSelectGpu, AsOnTheCpu) {
   // A stream with fewer pools than the budget, one that crosses it, long ones; units of 32 rows and more.
-  const std::vector<test::TestSegment> segments = {{0, 0, 3, {}}, {1, 20, 37, {}}, {2, 1301, 2, {}}, {3, 27, 1, {}}};
+  const std::vector<test::PagedTestSegment> segments = {
+      {0, 0, 3, {}}, {1, 20, 37, {}}, {2, 1301, 2, {}}, {3, 27, 1, {}}};
   for (const auto kind : {RecordKind::bf16, RecordKind::index_fp8}) {
     SCOPED_TRACE(std::string(quant::name_of(kind)));
     const Problem tiny = make_problem(kind, 32, 5, 3, segments);
@@ -202,7 +203,7 @@ TEST(IndexSelectGpu, AsOnTheCpu) {
 // 512 pools of 32 heads' choice, before, at and far beyond the length where it begins.
 TEST(IndexSelectGpu, RealDimensions) {
   if (device::gpu_is_emulated()) GTEST_SKIP() << "takes the emulator too long";
-  const std::vector<test::TestSegment> segments = {{0, 2040, 20, {}}, {1, 33000, 2, {}}, {2, 8190, 16, {}}};
+  const std::vector<test::PagedTestSegment> segments = {{0, 2040, 20, {}}, {1, 33000, 2, {}}, {2, 8190, 16, {}}};
   for (const auto kind : {RecordKind::bf16, RecordKind::index_fp8}) {
     SCOPED_TRACE(std::string(quant::name_of(kind)));
     const Problem p = make_problem(kind, 128, 32, 512, segments);
@@ -356,4 +357,4 @@ TEST(SelectionShareGpu, AChainGoesOnFromTheLastRow) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::index_select_gpu_test

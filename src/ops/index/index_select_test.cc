@@ -12,7 +12,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::index_select_test {
 namespace {
 
 using test::Random;
@@ -458,4 +458,4 @@ TEST(ExpandSelection, TokensOfPoolsThenTheTail) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::index_select_test

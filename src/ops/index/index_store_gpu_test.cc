@@ -8,7 +8,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::index_store_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -41,7 +41,7 @@ void expect_store(RecordKind kind, int64_t dim, const std::vector<Stream>& strea
   for (size_t i = 0; i < streams.size(); ++i)
     pages.push_back(test::scattered_pages(9, static_cast<int32_t>(i), static_cast<int32_t>(streams.size())));
   for (size_t number = 0; number + 1 < streams[0].cuts.size(); ++number) {
-    std::vector<test::TestSegment> segments;
+    std::vector<test::PagedTestSegment> segments;
     for (size_t i = 0; i < streams.size(); ++i)
       segments.push_back(
           {streams[i].slot, streams[i].cuts[number], streams[i].cuts[number + 1] - streams[i].cuts[number], pages[i]});
@@ -123,4 +123,4 @@ TEST(IndexStoreGpu, RefusesOtherPlanes) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::index_store_gpu_test

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::index_store_test {
 namespace {
 
 using test::Random;
@@ -271,4 +271,4 @@ TEST(IndexStore, TooLargeAPoolIsAnError) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::index_store_test

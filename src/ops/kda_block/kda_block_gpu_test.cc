@@ -12,7 +12,7 @@
 #include "ops/test_random.h"
 #include "ops/test_step.h"
 
-namespace tandem::ops {
+namespace tandem::ops::kda_block_gpu_test {
 namespace {
 
 using device::bf16;
@@ -259,4 +259,4 @@ INSTANTIATE_TEST_SUITE_P(Dimensions, KdaBlockGpu, ::testing::ValuesIn(sizes()), 
 });
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::kda_block_gpu_test

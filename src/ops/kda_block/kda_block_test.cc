@@ -10,7 +10,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::kda_block_test {
 namespace {
 
 using test::Random;
@@ -298,4 +298,4 @@ TEST(KdaBlockAfter, Table) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::kda_block_test

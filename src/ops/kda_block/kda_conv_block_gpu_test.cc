@@ -13,7 +13,7 @@
 #include "ops/test_random.h"
 #include "ops/test_step.h"
 
-namespace tandem::ops {
+namespace tandem::ops::kda_conv_block_gpu_test {
 namespace {
 
 using device::bf16;
@@ -143,4 +143,4 @@ INSTANTIATE_TEST_SUITE_P(Dimensions, KdaConvBlockGpu, ::testing::ValuesIn(sizes(
 });
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::kda_conv_block_gpu_test

@@ -11,7 +11,7 @@ namespace {
 // A step of few rows spreads them over the device; one of many keeps a head's taps in registers for several rows.
 int32_t rows_of_warp(int64_t max_rows) { return max_rows <= 64 ? 1 : 8; }
 
-uint32_t divide_up(int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); }
+uint32_t blocks_for(int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); }
 
 }  // namespace
 
@@ -42,8 +42,8 @@ void CudaKdaConv::run(const KdaConvArgs& given, int64_t max_rows) const {
   args.rows_of_warp = rows_of_warp(max_rows);
   device::Launch launch{rows_};
   launch.threads = 128;
-  launch.grid[0] = divide_up(max_rows, args.rows_of_warp);
-  launch.grid[1] = divide_up(args.heads, launch.threads / 32);
+  launch.grid[0] = blocks_for(max_rows, args.rows_of_warp);
+  launch.grid[1] = blocks_for(args.heads, launch.threads / 32);
   gpu_.launch(launch, args);
   store_kda_rings(gpu_, ring_, args, max_rows);
 }
@@ -63,7 +63,7 @@ void CudaKdaOutput::run(const KdaOutputArgs& args, int64_t max_rows) const {
   device::Launch launch{kernel_};
   launch.threads = 256;
   launch.grid[0] = static_cast<uint32_t>(max_rows);
-  launch.grid[1] = divide_up(args.heads, launch.threads / 32);
+  launch.grid[1] = blocks_for(args.heads, launch.threads / 32);
   gpu_.launch(launch, args);
 }
 

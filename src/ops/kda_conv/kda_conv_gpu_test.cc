@@ -13,7 +13,7 @@
 #include "ops/test_random.h"
 #include "ops/test_step.h"
 
-namespace tandem::ops {
+namespace tandem::ops::kda_conv_gpu_test {
 namespace {
 
 using device::bf16;
@@ -263,4 +263,4 @@ TEST(KdaConvGpu, AKernelTooLongIsAnError) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::kda_conv_gpu_test

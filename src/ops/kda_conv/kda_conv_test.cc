@@ -9,7 +9,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::kda_conv_test {
 namespace {
 
 using test::Random;
@@ -248,4 +248,4 @@ TEST(KdaConv, AUsedRingStartsWithZeroHistory) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::kda_conv_test

@@ -8,7 +8,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::kda_output_gpu_test {
 namespace {
 
 using device::bf16;
@@ -46,4 +46,4 @@ TEST(KdaOutputGpu, IsTheCpuOperation) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::kda_output_gpu_test

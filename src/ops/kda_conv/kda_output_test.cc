@@ -9,7 +9,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::kda_output_test {
 namespace {
 
 using test::Random;
@@ -65,4 +65,4 @@ TEST(KdaOutput, BitsDoNotDependOnRowsAndThreads) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::kda_output_test

@@ -8,7 +8,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::latent_gpu_test {
 namespace {
 
 using device::on_gpu;
@@ -92,4 +92,4 @@ TEST(LatentGpu, RefusesPlanesOfFp32) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::latent_gpu_test

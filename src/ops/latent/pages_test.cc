@@ -7,7 +7,7 @@
 #include "ops/simd/kernels.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::pages_test {
 namespace {
 
 struct Pool {
@@ -142,4 +142,4 @@ TEST(PagedPlane, Bf16IsTheNearestOfAllValues) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::pages_test

@@ -10,7 +10,7 @@
 
 namespace tandem::ops::test {
 
-struct TestSegment {
+struct PagedTestSegment {
   int32_t slot = 0, position = 0, rows = 0;
   std::vector<int32_t> pages;
 };
@@ -25,10 +25,10 @@ inline std::vector<int32_t> scattered_pages(int32_t entries, int32_t stream = 0,
 
 class GpuStep {
  public:
-  explicit GpuStep(const std::vector<TestSegment>& segments) : host_segments(segments) {
+  explicit GpuStep(const std::vector<PagedTestSegment>& segments) : host_segments(segments) {
     std::vector<int32_t> counts(step_counts, 0), tokens, page_tables;
     std::vector<SegmentView> views;
-    for (const TestSegment& s : segments) {
+    for (const PagedTestSegment& s : segments) {
       SegmentView v{};
       v.slot = s.slot;
       v.page_table = static_cast<int32_t>(page_tables.size());
@@ -61,7 +61,7 @@ class GpuStep {
             nullptr};
   }
 
-  std::vector<TestSegment> host_segments;
+  std::vector<PagedTestSegment> host_segments;
   std::vector<int32_t> positions, segment_of_row;
   int32_t rows = 0;
   StepView view{};

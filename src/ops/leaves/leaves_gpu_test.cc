@@ -6,7 +6,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::leaves_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -99,4 +99,4 @@ TEST(LeavesGpu, RefusesWhatItCannotAdd) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::leaves_gpu_test

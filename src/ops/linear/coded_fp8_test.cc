@@ -13,7 +13,7 @@
 #include "ops/test_random.h"
 #include "quant/fp8.h"
 
-namespace tandem::ops {
+namespace tandem::ops::coded_fp8_test {
 namespace {
 
 using quant::Fp8ScaleFormat;
@@ -142,4 +142,4 @@ TEST(CodedFp8, NanCodesStayInTheirRow) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::coded_fp8_test

@@ -16,7 +16,7 @@
 #include "quant/hadamard.h"
 #include "quant/half.h"
 
-namespace tandem::ops {
+namespace tandem::ops::coded_test {
 namespace {
 
 using quant::Exl3Codebook;
@@ -360,4 +360,4 @@ TEST(Coded, CutsBetweenUnitsOnly) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::coded_test

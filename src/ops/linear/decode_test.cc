@@ -3,7 +3,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::decode_test {
 namespace {
 
 using test::Random;
@@ -51,4 +51,4 @@ TEST(Decode, PartsAreThoseOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::decode_test

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "ops/divide_up.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/multiply.h"
 
@@ -19,8 +20,6 @@ int64_t outputs_of_task(const Matrix& weight, int64_t rows) {
   const int64_t unit = std::max<int64_t>(output_unit(weight), 4);
   return std::max<int64_t>(std::max<int64_t>(16, unit), outputs / unit * unit);
 }
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

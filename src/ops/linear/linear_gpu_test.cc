@@ -9,7 +9,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::linear_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -254,4 +254,4 @@ TEST(LinearGpu, CostCountsOperandsOnce) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::linear_gpu_test

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::linear_test {
 namespace {
 
 using test::Random;
@@ -115,4 +115,4 @@ TEST(Linear, TooManyCallsIsAnError) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::linear_test

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 
+#include "ops/divide_up.h"
 #include "ops/linear/linear_args.h"
 
 namespace tandem::ops {
@@ -52,8 +53,6 @@ constexpr std::array<LinearTile, linear_tile_count> tiles{
     by_tiles("linear_tile_128x128", 128, 128, 256, 4, true),
     by_tiles("linear_warpgroup_128x128", 128, 128, 256, 5, true, warpgroup_source),
 };
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace tandem::ops {
+namespace tandem::ops::linear_tiles_test {
 namespace {
 
 constexpr int64_t h200_shared = 227 << 10, small_shared = 99 << 10;
@@ -58,4 +58,4 @@ TEST(LinearTiles, WarpsShareATileWhileThereAreSlices) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::linear_tiles_test

@@ -5,7 +5,7 @@
 #include "ops/linear/linear.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::matrix_test {
 namespace {
 
 using test::Random;
@@ -91,4 +91,4 @@ TEST(Matrix, PartsOfParts) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::matrix_test

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/divide_up.h"
 
 namespace tandem::ops {
 namespace {
@@ -13,8 +14,7 @@ namespace {
 constexpr int64_t rows_of_tile = 8;  // of mhc_map; also rows of a block that computes post and comb
 constexpr int64_t map_blocks_of_multiprocessor = 4;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t pieces_of(int64_t hidden) { return divide_up(hidden, mhc_piece); }
+int64_t mhc_pieces_of(int64_t hidden) { return divide_up(hidden, mhc_piece); }
 
 }  // namespace
 
@@ -37,12 +37,12 @@ CudaMhc::CudaMhc(device::Gpu& gpu, const std::vector<std::string>& defines, int6
 }
 
 int64_t CudaMhc::scratch_bytes(int64_t hidden, int64_t max_rows) {
-  return max_rows * pieces_of(hidden) * mhc_partials * static_cast<int64_t>(sizeof(float));
+  return max_rows * mhc_pieces_of(hidden) * mhc_partials * static_cast<int64_t>(sizeof(float));
 }
 
 void CudaMhc::map(const CudaMhcRows& at, const device::bf16* y, int64_t y_stride, const device::bf16* fn,
                   int64_t max_rows) const {
-  const int64_t pieces = pieces_of(hidden_);
+  const int64_t pieces = mhc_pieces_of(hidden_);
   // Enough blocks to fill the GPU; each keeps its part of fn for all its rows.
   const int64_t fill = divide_up(map_blocks_of_multiprocessor * gpu_.properties().multiprocessors, pieces);
   device::Launch launch{map_};

@@ -10,7 +10,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::mhc_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -232,4 +232,4 @@ TEST(MhcGpu, OtherModelsAreRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::mhc_gpu_test

@@ -9,7 +9,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::mhc_test {
 namespace {
 
 using test::Random;
@@ -318,4 +318,4 @@ TEST(MhcLeave, IsTheFormulaInTheWrittenOrder) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::mhc_test

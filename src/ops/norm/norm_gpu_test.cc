@@ -8,7 +8,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::norm_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -50,4 +50,4 @@ TEST(NormGpu, CostCountsRowsAndParameters) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::norm_gpu_test

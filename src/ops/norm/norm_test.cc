@@ -8,7 +8,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::norm_test {
 namespace {
 
 using test::Random;
@@ -92,4 +92,4 @@ TEST(LayerNorm, ConstantRowIsTheBias) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::norm_test

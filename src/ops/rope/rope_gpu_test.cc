@@ -8,7 +8,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::rope_gpu_test {
 namespace {
 
 using device::bf16;
@@ -134,4 +134,4 @@ TEST(RopeGpu, RefusesTooManyParts) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::rope_gpu_test

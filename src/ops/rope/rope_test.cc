@@ -3,7 +3,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::rope_test {
 namespace {
 
 TEST(Rope, Formula) {
@@ -51,4 +51,4 @@ TEST(Rope, ScoresDependOnDistances) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::rope_test

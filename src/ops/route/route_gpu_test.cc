@@ -8,7 +8,7 @@
 #include "ops/route/route_cuda.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::route_gpu_test {
 namespace {
 
 using device::from_gpu;
@@ -91,4 +91,4 @@ TEST(RouteGpu, RefusesWhatTheKernelHasNoRoomFor) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::route_gpu_test

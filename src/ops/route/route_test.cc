@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::route_test {
 namespace {
 
 using test::Random;
@@ -134,4 +134,4 @@ TEST(Route, GapsAreOptionalAndTooManyExpertsIsAnError) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::route_test

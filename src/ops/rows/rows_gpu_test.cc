@@ -7,7 +7,7 @@
 #include "ops/test_bf16.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::rows_gpu_test {
 namespace {
 
 using device::bf16;
@@ -114,4 +114,4 @@ TEST_F(RowsGpu, AddsAndZeroes) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::rows_gpu_test

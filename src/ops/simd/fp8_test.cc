@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace tandem::ops {
+namespace tandem::ops::fp8_test {
 namespace {
 
 TEST(Fp8, TableIsTheDefinition) {
@@ -30,4 +30,4 @@ TEST(Fp8, TableIsTheDefinition) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::fp8_test

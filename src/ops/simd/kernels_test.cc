@@ -13,7 +13,7 @@
 
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::kernels_test {
 namespace {
 
 using test::Random;
@@ -394,4 +394,4 @@ TEST(Kernels, TheBestLevelIsChosen) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::kernels_test

@@ -9,7 +9,7 @@
 #include "ops/simd/kernels.h"
 #include "ops/test_random.h"
 
-namespace tandem::ops {
+namespace tandem::ops::sums_test {
 namespace {
 
 using test::Random;
@@ -256,4 +256,4 @@ TEST(Sums, KdaPairsAgainstDouble) {
 }
 
 }  // namespace
-}  // namespace tandem::ops
+}  // namespace tandem::ops::sums_test
