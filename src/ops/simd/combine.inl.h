@@ -21,11 +21,9 @@ struct PointerRows {
     return load_partial(c.pointers[j] + d, n);
   }
 };
-struct FloatRows {  // stored fp32 rows may be unaligned
+struct FloatRows {
   static inline Vec full(const CombineRows& c, int64_t j, int64_t d) {
-    Vec out;
-    std::memcpy(&out, c.base + j * c.base_stride + 4 * d, sizeof out);
-    return out;
+    return load_floats(c.base + j * c.base_stride + 4 * d);
   }
   static inline Vec partial(const CombineRows& c, int64_t j, int64_t d, int64_t n) {
     float lanes[16] = {};

@@ -22,19 +22,24 @@ static inline void add_slice(const std::byte* const* w, int64_t outputs, const f
   }
 }
 
+static inline void store_pair(float* p, Pair pair) {
+  store(p, pair.first);
+  store(p + 16, pair.second);
+}
+
 // The slice's weights as fp32 in `panel` (worth it when several row blocks use them, and mostly for what is coded).
 static inline void fill_panel(const Matrix& w, int64_t output, int64_t column, int64_t n, float* panel) {
   if (is_coded(w)) return fill_coded_panel(w, output, column, n, panel);
-  for (int64_t k = 0; k < n; k += group) {
-    const int64_t count = n - k < group ? n - k : group;
-    const std::byte* stored = w.data + (output * stored_columns(w) + column + k) * LoadBf16::bytes;
-    __builtin_prefetch(stored + prefetch_bytes);
-    std::byte rest[group * LoadBf16::bytes] = {};
-    if (count < group) std::memcpy(rest, stored, static_cast<size_t>(count * LoadBf16::bytes));
-    const Pair pair = bf16_pair(count < group ? rest : stored);
-    store(panel + k, pair.first);
-    store(panel + k + 16, pair.second);
+  const std::byte* stored = w.data + (output * stored_columns(w) + column) * LoadBf16::bytes;
+  int64_t k = 0;
+  for (; k + group <= n; k += group) {
+    __builtin_prefetch(stored + k * LoadBf16::bytes + prefetch_bytes);
+    store_pair(panel + k, bf16_pair(stored + k * LoadBf16::bytes));
   }
+  if (k == n) return;
+  std::byte rest[group * LoadBf16::bytes] = {};
+  std::memcpy(rest, stored + k * LoadBf16::bytes, static_cast<size_t>((n - k) * LoadBf16::bytes));
+  store_pair(panel + k, bf16_pair(rest));
 }
 
 static inline void matmul_slice(const MatmulTile& t, int64_t output, int64_t outputs, int64_t column, int64_t n,
@@ -137,61 +142,112 @@ static inline void matmul_panel(const MatmulTile& t, int64_t output) {
   }
 }
 
-// Values of a tile of a few rows in the order of Pair, each row filled up to whole steps with zeros.
+// A few rows, as of several streams that decode together: the values of a slice are put in order once for all outputs,
+// and BF16 weights are unpacked in place, at most twice. (With many rows the ordered values no longer stay in the first
+// cache.)
 constexpr int64_t few_rows = 2 * row_block;
-constexpr int64_t ordered_floats = few_rows * slice_length;
+
+// Where sums go: output o of row r to y[r·stride + o − first].
+struct Sums {
+  float* y;
+  int64_t stride, first;
+  float* at(int64_t row, int64_t output) const { return y + row * stride + output - first; }
+};
+
+// Columns [begin, begin + count) of t, within one slice of one leaf.
+struct FewRows {
+  const MatmulTile& t;
+  int64_t begin, count;
+  Sums to;
+};
+
 static inline int64_t ordered_stride(int64_t columns) { return (columns + group - 1) / group * group; }
-static inline void order_values(const MatmulTile& t, int64_t columns, float* out) {
-  const int64_t stride = ordered_stride(columns);
-  for (int64_t r = 0; r < t.rows; ++r) {
-    const float* x = t.x + r * t.x_stride + t.first_column;
-    for (int64_t k = 0; k < stride; k += group) {
-      float rest[group] = {};
-      if (k + group > columns) std::memcpy(rest, x + k, static_cast<size_t>(columns - k) * sizeof(float));
-      const Pair pair = float_pair(k + group > columns ? rest : x + k);
-      store(out + r * stride + k, pair.first);
-      store(out + r * stride + k + 16, pair.second);
-    }
+
+// The values in the order of Pair, each row filled up to whole steps with zeros.
+static inline void order_values(const FewRows& f, float* out) {
+  const int64_t stride = ordered_stride(f.count);
+  for (int64_t r = 0; r < f.t.rows; ++r) {
+    const float* x = f.t.x + r * f.t.x_stride + f.begin;
+    float* row = out + r * stride;
+    int64_t k = 0;
+    for (; k + group <= f.count; k += group) store_pair(row + k, float_pair(x + k));
+    if (k == f.count) continue;
+    float rest[group] = {};
+    std::memcpy(rest, x + k, static_cast<size_t>(f.count - k) * sizeof(float));
+    store_pair(row + k, float_pair(rest));
   }
 }
 
-// One group of outputs of a matrix of one slice and one leaf, for all rows: sums go straight to y.
+// `outputs` ≤ output_block of them.
 template <typename Load>
-static inline void ordered_outputs(const MatmulTile& t, int64_t output, int64_t columns, const std::byte* const* w,
-                                   const float* values) {
-  const int64_t stride = ordered_stride(columns);
-  const int64_t blocks = (t.rows + row_block - 1) / row_block, even = (t.rows + blocks - 1) / blocks;
-  for (int64_t r = 0; r < t.rows; r += even) {
-    const int64_t block = t.rows - r < even ? t.rows - r : even;
+static inline void few_outputs(const FewRows& f, int64_t output, int64_t outputs, const std::byte* const* w,
+                               const float* values, int64_t stride) {
+  const int64_t blocks = (f.t.rows + row_block - 1) / row_block, even = (f.t.rows + blocks - 1) / blocks;
+  for (int64_t r = 0; r < f.t.rows; r += even) {
+    const int64_t block = f.t.rows - r < even ? f.t.rows - r : even;
     float part[row_block][output_block];
-    slice_sum_rows<Load, output_block>(block, w, values + r * stride, stride, columns, part);
-    for (int64_t i = 0; i < block; ++i) std::memcpy(t.y + (r + i) * t.y_stride + output, part[i], sizeof part[i]);
+    slice_sum_any<Load>(block, outputs, w, values + r * stride, stride, f.count, part);
+    for (int64_t i = 0; i < block; ++i)
+      std::memcpy(f.to.at(r + i, output), part[i], static_cast<size_t>(outputs) * sizeof(float));
   }
 }
 
-// A few rows, as of several streams that decode together: values are put in order once for all outputs, and BF16
-// weights are unpacked in place, at most twice. (With many rows the ordered values no longer stay in the first cache.)
-static inline int64_t matmul_few_rows(const MatmulTile& t, int64_t output) {
-  if (output + output_block > t.last_output) return output;
-  const int64_t columns = t.last_column - t.first_column;
-  alignas(64) float values[ordered_floats];
-  order_values(t, columns, values);
-  const bool coded = is_coded(*t.w);
+static inline void few_rows_slice(const FewRows& f, int64_t first_output, int64_t last_output) {
+  const Matrix& w = *f.t.w;
+  const bool plain = w.format == WeightFormat::f32;  // values stay in their natural order
+  alignas(64) float values[few_rows * slice_length];
+  if (!plain) order_values(f, values);
+  const int64_t stride = ordered_stride(f.count), bytes = plain ? LoadF32::bytes : LoadBf16::bytes;
   alignas(64) float panel[output_block][slice_length];
   const std::byte* rows[output_block];
-  for (; output + output_block <= t.last_output; output += output_block) {
-    for (int o = 0; o < output_block; ++o) {
-      if (coded) fill_panel(*t.w, output + o, t.first_column, columns, panel[o]);
-      rows[o] = coded ? reinterpret_cast<const std::byte*>(panel[o])
-                      : t.w->data + ((output + o) * stored_columns(*t.w) + t.first_column) * LoadBf16::bytes;
+  for (int64_t output = first_output; output < last_output; output += output_block) {
+    const int64_t outputs = last_output - output < output_block ? last_output - output : output_block;
+    for (int64_t o = 0; o < outputs; ++o) {
+      if (is_coded(w)) fill_panel(w, output + o, f.begin, f.count, panel[o]);
+      rows[o] = is_coded(w) ? reinterpret_cast<const std::byte*>(panel[o])
+                            : w.data + ((output + o) * stored_columns(w) + f.begin) * bytes;
     }
-    if (coded) {
-      ordered_outputs<LoadPanelOrdered>(t, output, columns, rows, values);
+    if (is_coded(w)) {
+      few_outputs<LoadPanelOrdered>(f, output, outputs, rows, values, stride);
+    } else if (plain) {
+      few_outputs<LoadF32>(f, output, outputs, rows, f.t.x + f.begin, f.t.x_stride);
     } else {
-      ordered_outputs<LoadBf16Ordered>(t, output, columns, rows, values);
+      few_outputs<LoadBf16Ordered>(f, output, outputs, rows, values, stride);
     }
   }
-  return output;
+}
+
+// One leaf of a piece of the outputs, slices ascending.
+constexpr int64_t few_outputs_piece = 64;
+static inline void few_rows_leaf(const MatmulTile& t, int64_t begin, int64_t end, int64_t first_output,
+                                 int64_t last_output, const Sums& to) {
+  float part[few_rows * few_outputs_piece];
+  for (int64_t column = begin; column < end;) {
+    const int64_t border = slice_end(*t.w, column), stop = border < end ? border : end;
+    const bool is_first = column == begin;
+    const Sums slice = is_first ? to : Sums{part, few_outputs_piece, first_output};
+    few_rows_slice({t, column, stop - column, slice}, first_output, last_output);
+    for (int64_t r = 0; r < t.rows && !is_first; ++r) {
+      for (int64_t o = first_output; o < last_output; ++o) *to.at(r, o) += *slice.at(r, o);
+    }
+    column = stop;
+  }
+}
+
+static inline void matmul_few_rows(const MatmulTile& t, int64_t first_end, int64_t second_begin) {
+  const bool has0 = t.first_column < first_end, has1 = second_begin < t.last_column;
+  float other[few_rows * few_outputs_piece];
+  for (int64_t output = t.first_output; output < t.last_output; output += few_outputs_piece) {
+    const int64_t end = t.last_output - output < few_outputs_piece ? t.last_output : output + few_outputs_piece;
+    const Sums to{t.y, t.y_stride, 0};
+    if (has0) few_rows_leaf(t, t.first_column, first_end, output, end, to);
+    if (!has1) continue;
+    const Sums second = has0 ? Sums{other, few_outputs_piece, output} : to;
+    few_rows_leaf(t, second_begin, t.last_column, output, end, second);
+    for (int64_t r = 0; r < t.rows && has0; ++r) {
+      for (int64_t o = output; o < end; ++o) *to.at(r, o) += *second.at(r, o);
+    }
+  }
 }
 
 static inline bool is_one_slice(const MatmulTile& t) {
@@ -205,12 +261,10 @@ static void matmul(const MatmulTile& t) {
   const int64_t second_begin = cut > t.first_column ? cut : t.first_column;
   int64_t start = t.first_output;
   if (t.rows == 1 && t.w->format != WeightFormat::f32) start = matmul_row(t, first_end, second_begin);
-  if (t.rows > 1 && t.w->format != WeightFormat::f32 && is_one_slice(t)) {
-    if (t.rows <= few_rows) {
-      start = matmul_few_rows(t, start);
-    } else {
-      for (; start + output_block <= t.last_output; start += output_block) matmul_panel(t, start);
-    }
+  if (t.rows > 1 && t.rows <= few_rows && t.first_column < t.last_column)
+    return matmul_few_rows(t, first_end, second_begin);
+  if (t.rows > few_rows && t.w->format != WeightFormat::f32 && is_one_slice(t)) {
+    for (; start + output_block <= t.last_output; start += output_block) matmul_panel(t, start);
   }
   for (int64_t output = start; output < t.last_output; output += output_block) {
     const int64_t outputs = t.last_output - output < output_block ? t.last_output - output : output_block;

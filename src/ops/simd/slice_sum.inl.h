@@ -11,15 +11,18 @@
 namespace tandem::ops::TANDEM_SIMD_LEVEL {
 
 // How many outputs and rows share their loads: as many accumulators as the registers hold. The choice moves no bit.
+// Blocks of up to pair_rows rows keep whole vectors; of larger ones, outputs_together(rows) outputs are summed at a
+// time, one part of the lanes after the other.
 constexpr int output_block = 4;
 #if defined(TANDEM_SIMD_AVX512)
-constexpr int row_block = 6;
+constexpr int row_block = 6, pair_rows = 2;
+constexpr int outputs_together(int) { return output_block; }
 #elif defined(TANDEM_SIMD_AVX2)
-constexpr int row_block = 2;
-#elif defined(TANDEM_SIMD_NEON)
-constexpr int row_block = 1;
+constexpr int row_block = 6, pair_rows = 1;
+constexpr int outputs_together(int rows) { return rows <= 3 ? output_block : output_block / 2; }
 #else
-constexpr int row_block = 1;
+constexpr int row_block = 1, pair_rows = 1;
+constexpr int outputs_together(int) { return output_block; }
 #endif
 
 // How a step of 32 weights and their 32 values become two vectors each. BF16 and what is decoded from FP8 use the order
@@ -28,19 +31,14 @@ struct LoadF32 {
   static constexpr bool ordered = false;
   static constexpr int64_t bytes = 4;
   static constexpr bool streamed = false;
-  static inline Pair weights(const std::byte* p) {
-    Pair out;
-    std::memcpy(&out.first, p, sizeof out.first);  // stored fp32 weights may be unaligned
-    std::memcpy(&out.second, p + 64, sizeof out.second);
-    return out;
-  }
+  static inline Pair weights(const std::byte* p) { return {load_floats(p), load_floats(p + 64)}; }
   static inline Pair values(const float* p) { return {load(p), load(p + 16)}; }
-  static inline Vec weights_half(const std::byte* p, int half) {
-    Vec out;
-    std::memcpy(&out, p + 64 * half, sizeof out);
-    return out;
+  static inline Part weights_part(const std::byte* p, int part, int half) {
+    return part_load(p + 64 * half + 4 * part_lanes * part);
   }
-  static inline Vec values_half(const float* p, int half) { return load(p + 16 * half); }
+  static inline Part values_part(const float* p, int part, int half) {
+    return part_load(p + 16 * half + part_lanes * part);
+  }
 };
 struct LoadBf16 {
   static constexpr bool ordered = false;
@@ -48,12 +46,8 @@ struct LoadBf16 {
   static constexpr bool streamed = true;
   static inline Pair weights(const std::byte* p) { return bf16_pair(p); }
   static inline Pair values(const float* p) { return float_pair(p); }
-  static inline Vec weights_half(const std::byte* p, int half) {
-    return half == 0 ? bf16_pair(p).first : bf16_pair(p).second;
-  }
-  static inline Vec values_half(const float* p, int half) {
-    return half == 0 ? float_pair(p).first : float_pair(p).second;
-  }
+  static inline Part weights_part(const std::byte* p, int part, int half) { return bf16_part(p, part, half); }
+  static inline Part values_part(const float* p, int part, int half) { return float_part(p, part, half); }
 };
 // A panel of fill_panel(): fp32 in the order of Pair, filled up to whole steps.
 struct LoadPanel {
@@ -62,84 +56,149 @@ struct LoadPanel {
   static constexpr bool streamed = false;
   static inline Pair weights(const std::byte* p) { return LoadF32::weights(p); }
   static inline Pair values(const float* p) { return float_pair(p); }
-  static inline Vec weights_half(const std::byte* p, int half) { return LoadF32::weights_half(p, half); }
-  static inline Vec values_half(const float* p, int half) { return LoadBf16::values_half(p, half); }
+  static inline Part weights_part(const std::byte* p, int part, int half) {
+    return LoadF32::weights_part(p, part, half);
+  }
+  static inline Part values_part(const float* p, int part, int half) { return float_part(p, part, half); }
 };
 
 // The same weights against values that order_values() has put into the order of Pair, filled up to whole steps.
 struct LoadBf16Ordered : LoadBf16 {
   static constexpr bool ordered = true;
   static inline Pair values(const float* p) { return LoadF32::values(p); }
-  static inline Vec values_half(const float* p, int half) { return load(p + 16 * half); }
+  static inline Part values_part(const float* p, int part, int half) { return LoadF32::values_part(p, part, half); }
 };
 struct LoadPanelOrdered : LoadPanel {
   static constexpr bool ordered = true;
   static inline Pair values(const float* p) { return LoadF32::values(p); }
-  static inline Vec values_half(const float* p, int half) { return load(p + 16 * half); }
+  static inline Part values_part(const float* p, int part, int half) { return LoadF32::values_part(p, part, half); }
 };
 
-// One slice: part[r][o] = Σ_k w[o][k]·x[r][k], k < n; w and x point at the slice's first column.
+// How far ahead stored rows are asked for: they are read once, in pieces too short for the hardware's prefetcher, so
+// ask for the rows that come after these, 4 KiB or more ahead, a cache line at a time.
+template <int outputs>
+static inline int64_t bytes_ahead(const std::byte* const* w) {
+  const int64_t block = outputs * (w[1] - w[0]);
+  return (prefetch_bytes + block - 1) / block * block;
+}
+
+// The unfinished last step of a slice, filled up with zeros.
 template <typename Load, int rows, int outputs>
-static inline void slice_sum(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
-                             float (&part)[row_block][output_block]) {
-  Vec acc[rows][outputs];
+struct LastStep {
+  float x[rows][group] = {};
+  std::byte w[outputs][group * Load::bytes] = {};
+
+  LastStep(const std::byte* const* weights, const float* values, int64_t x_stride, int64_t k, int64_t n) {
+    const auto count = Load::ordered ? group : n - k;  // ordered values end with zeros
+    for (int r = 0; r < rows; ++r)
+      std::memcpy(x[r], values + r * x_stride + k, static_cast<size_t>(count) * sizeof(float));
+    // A panel is whole steps already, and its order is not that of its columns.
+    const int64_t stored = std::is_base_of_v<LoadPanel, Load> ? group : n - k;
+    for (int o = 0; o < outputs; ++o)
+      std::memcpy(w[o], weights[o] + k * Load::bytes, static_cast<size_t>(stored * Load::bytes));
+  }
+};
+
+// The lanes of a block of few sums, which fit into the registers as whole vectors.
+template <typename Load, int rows, int outputs>
+static inline void few_lanes(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                             Vec (&acc)[rows][outputs]) {
   for (int r = 0; r < rows; ++r) {
     for (int o = 0; o < outputs; ++o) acc[r][o] = zero();
   }
   int64_t ahead = 0;
-  if constexpr (Load::streamed && outputs > 1) {
-    // Rows of a stored matrix are read once, in pieces too short for the hardware's prefetcher: ask for the rows that
-    // come after this block, 4 KiB or more ahead, a cache line at a time.
-    const int64_t block = outputs * (w[1] - w[0]);
-    ahead = (prefetch_bytes + block - 1) / block * block;
-  }
+  if constexpr (Load::streamed && outputs > 1) ahead = bytes_ahead<outputs>(w);
   int64_t k = 0;
   for (; k + group <= n; k += group) {
     if constexpr (Load::streamed && outputs > 1) {
       for (int o = 0; o < outputs; ++o) __builtin_prefetch(w[o] + k * Load::bytes + ahead);
     }
-    if constexpr (rows <= 2) {
-      Pair weight[outputs];
-      for (int o = 0; o < outputs; ++o) weight[o] = Load::weights(w[o] + k * Load::bytes);
-      for (int r = 0; r < rows; ++r) {
-        const Pair value = Load::values(x + r * x_stride + k);
-        for (int o = 0; o < outputs; ++o) {
-          acc[r][o] = fma(weight[o].second, value.second, fma(weight[o].first, value.first, acc[r][o]));
-        }
-      }
-    } else {  // the same in two halves: whole pairs would not fit into the registers beside so many sums
-      for (int half = 0; half < 2; ++half) {
-        Vec weight[outputs];
-        for (int o = 0; o < outputs; ++o) weight[o] = Load::weights_half(w[o] + k * Load::bytes, half);
-        for (int r = 0; r < rows; ++r) {
-          const Vec value = Load::values_half(x + r * x_stride + k, half);
-          for (int o = 0; o < outputs; ++o) acc[r][o] = fma(weight[o], value, acc[r][o]);
-        }
+    Pair weight[outputs];
+    for (int o = 0; o < outputs; ++o) weight[o] = Load::weights(w[o] + k * Load::bytes);
+    for (int r = 0; r < rows; ++r) {
+      const Pair value = Load::values(x + r * x_stride + k);
+      for (int o = 0; o < outputs; ++o) {
+        acc[r][o] = fma(weight[o].second, value.second, fma(weight[o].first, value.first, acc[r][o]));
       }
     }
   }
-  if (k < n) {
-    float values[rows][group] = {};
+  if (k == n) return;
+  const LastStep<Load, rows, outputs> last(w, x, x_stride, k, n);
+  for (int o = 0; o < outputs; ++o) {
+    const Pair weight = Load::weights(last.w[o]);
     for (int r = 0; r < rows; ++r) {
-      const auto count = Load::ordered ? group : n - k;  // ordered values end with zeros
-      std::memcpy(values[r], x + r * x_stride + k, static_cast<size_t>(count) * sizeof(float));
+      const Pair value = Load::values(last.x[r]);
+      acc[r][o] = fma(weight.second, value.second, fma(weight.first, value.first, acc[r][o]));
     }
-    for (int o = 0; o < outputs; ++o) {
-      std::byte rest[group * Load::bytes] = {};
-      std::memcpy(rest, w[o] + k * Load::bytes, static_cast<size_t>((n - k) * Load::bytes));
-      // A panel is whole steps already, and its order is not that of its columns.
-      const Pair weight = Load::weights(std::is_base_of_v<LoadPanel, Load> ? w[o] + k * Load::bytes : rest);
+  }
+}
+
+// Lanes of one part for more sums than that, a step in two halves: whole pairs would not fit beside so many.
+template <typename Load, int part, int rows, int outputs>
+static inline void part_of_lanes(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                                 Part (&acc)[rows][outputs]) {
+  for (int r = 0; r < rows; ++r) {
+    for (int o = 0; o < outputs; ++o) acc[r][o] = part_zero();
+  }
+  constexpr bool asks_ahead = Load::streamed && outputs > 1 && part == 0;
+  int64_t ahead = 0;
+  if constexpr (asks_ahead) ahead = bytes_ahead<outputs>(w);
+  int64_t k = 0;
+  for (; k + group <= n; k += group) {
+    if constexpr (asks_ahead) {
+      for (int o = 0; o < outputs; ++o) __builtin_prefetch(w[o] + k * Load::bytes + ahead);
+    }
+    for (int half = 0; half < 2; ++half) {
+      Part weight[outputs];
+      for (int o = 0; o < outputs; ++o) weight[o] = Load::weights_part(w[o] + k * Load::bytes, part, half);
       for (int r = 0; r < rows; ++r) {
-        const Pair value = Load::values(values[r]);
-        acc[r][o] = fma(weight.second, value.second, fma(weight.first, value.first, acc[r][o]));
+        const Part value = Load::values_part(x + r * x_stride + k, part, half);
+        for (int o = 0; o < outputs; ++o) acc[r][o] = part_fma(weight[o], value, acc[r][o]);
       }
     }
+  }
+  if (k == n) return;
+  const LastStep<Load, rows, outputs> last(w, x, x_stride, k, n);
+  for (int half = 0; half < 2; ++half) {
+    for (int o = 0; o < outputs; ++o) {
+      const Part weight = Load::weights_part(last.w[o], part, half);
+      for (int r = 0; r < rows; ++r) acc[r][o] = part_fma(weight, Load::values_part(last.x[r], part, half), acc[r][o]);
+    }
+  }
+}
+
+// The parts from `part` on, `together` outputs at a time.
+template <typename Load, int part, int rows, int outputs, int together>
+static inline void lanes_from(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                              Vec (&sums)[rows][outputs]) {
+  for (int first = 0; first < outputs; first += together) {
+    Part acc[rows][together];
+    part_of_lanes<Load, part>(w + first, x, x_stride, n, acc);
+    for (int r = 0; r < rows; ++r) {
+      for (int o = 0; o < together; ++o) set_part(sums[r][first + o], part, acc[r][o]);
+    }
+  }
+  if constexpr (part + 1 < parts) lanes_from<Load, part + 1, rows, outputs, together>(w, x, x_stride, n, sums);
+}
+
+// One slice: part[r][o] = Σ_k w[o][k]·x[r][k], k < n; w and x point at the slice's first column.
+template <typename Load, int rows, int outputs>
+static inline void slice_sum(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                             float (&part)[row_block][output_block]) {
+  constexpr int together = outputs < outputs_together(rows) ? outputs : outputs_together(rows);
+  Vec sums[rows][outputs];
+  if constexpr (rows <= pair_rows) {
+    few_lanes<Load>(w, x, x_stride, n, sums);
+  } else if constexpr (parts == 1) {
+    part_of_lanes<Load, 0>(w, x, x_stride, n, sums);  // without a copy of the sums
+  } else {
+    lanes_from<Load, 0, rows, outputs, together>(w, x, x_stride, n, sums);
   }
   for (int r = 0; r < rows; ++r) {
     if constexpr (outputs == 4) {
-      reduce4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], part[r]);
+      reduce4(sums[r][0], sums[r][1], sums[r][2], sums[r][3], part[r]);
     } else {
-      for (int o = 0; o < outputs; ++o) part[r][o] = reduce(acc[r][o]);
+      for (int o = 0; o < outputs; ++o) part[r][o] = reduce(sums[r][o]);
     }
   }
 }

@@ -327,6 +327,57 @@ static inline Pair bf16_pair(const std::byte* p) {
 }
 #endif
 
+// Sixteen stored fp32 numbers, which may be unaligned.
+static inline Vec load_floats(const std::byte* p) {
+#if defined(TANDEM_SIMD_AVX2)  // GCC copies a struct of two registers in pieces that the loads then wait for
+  return {_mm256_loadu_ps(reinterpret_cast<const float*>(p)), _mm256_loadu_ps(reinterpret_cast<const float*>(p + 32))};
+#else
+  Vec out;
+  std::memcpy(&out, p, sizeof out);
+  return out;
+#endif
+}
+
+// The lanes that one register holds, for tiles of sums: where a Vec is two registers, a tile goes over its columns once
+// for each, so that twice as many sums stay in registers. Every lane is a chain of its own, so this moves no bit.
+// bf16_part() and float_part(): the part's lanes of first (half 0) or second (half 1) of the pair.
+#if defined(TANDEM_SIMD_AVX2)
+constexpr int parts = 2;
+constexpr int64_t part_lanes = 8;
+struct Part {
+  __m256 v;
+};
+static inline Part part_zero() { return {_mm256_setzero_ps()}; }
+static inline Part part_load(const float* p) { return {_mm256_loadu_ps(p)}; }
+static inline Part part_load(const std::byte* p) { return {_mm256_loadu_ps(reinterpret_cast<const float*>(p))}; }
+static inline Part part_fma(Part a, Part b, Part c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+static inline void set_part(Vec& a, int part, Part value) { (part == 0 ? a.lo : a.hi) = value.v; }
+static inline Part bf16_part(const std::byte* p, int part, int half) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p + 32 * part));
+  const __m256i none = _mm256_setzero_si256();
+  return {_mm256_castsi256_ps(half == 0 ? _mm256_unpacklo_epi16(none, bits) : _mm256_unpackhi_epi16(none, bits))};
+}
+static inline Part float_part(const float* p, int part, int half) {
+  const __m256 low = _mm256_loadu_ps(p + 16 * part), high = _mm256_loadu_ps(p + 16 * part + 8);
+  return {half == 0 ? _mm256_permute2f128_ps(low, high, 0x20) : _mm256_permute2f128_ps(low, high, 0x31)};
+}
+#else
+constexpr int parts = 1;
+constexpr int64_t part_lanes = 16;
+using Part = Vec;
+static inline Part part_zero() { return zero(); }
+static inline Part part_load(const float* p) { return load(p); }
+static inline Part part_load(const std::byte* p) { return load_floats(p); }
+static inline Part part_fma(Part a, Part b, Part c) { return fma(a, b, c); }
+static inline void set_part(Vec& a, int, Part value) { a = value; }
+static inline Part bf16_part(const std::byte* p, int, int half) {
+  return half == 0 ? bf16_pair(p).first : bf16_pair(p).second;
+}
+static inline Part float_part(const float* p, int, int half) {
+  return half == 0 ? float_pair(p).first : float_pair(p).second;
+}
+#endif
+
 static inline Vec load_bf16_partial(const std::byte* p, int64_t n) {
   std::byte lanes[32] = {};
   std::memcpy(lanes, p, static_cast<size_t>(n) * 2);
