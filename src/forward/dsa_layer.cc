@@ -12,6 +12,7 @@
 #include "ops/index/index_store.h"
 #include "ops/linear/linear.h"
 #include "ops/norm/norm.h"
+#include "ops/row_tasks.h"
 
 namespace tandem::forward {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 void normalise(const Pass& pass, const model::DsaWeights& w) {
   const Scratch& s = pass.scratch;
   const model::Shape& shape = pass.shape;
-  for (int64_t row = 0; row < pass.rows(); ++row) {
+  ops::for_rows(pass.threads, pass.rows(), 16, [&](int64_t row) {
     float* a = s.a + row * shape.q_lora_rank;
     ops::rms_norm(a, w.q_a_layernorm.data(), shape.rms_norm_eps, shape.q_lora_rank, a);
     ops::round_values(pass.compute, ops::RoundingPoint::norm, a, shape.q_lora_rank);
@@ -29,7 +30,7 @@ void normalise(const Pass& pass, const model::DsaWeights& w) {
     float* k = s.index_k + row * shape.index_head_dim;
     ops::index_key_norm(k, w.indexer.k_norm_weight.data(), w.indexer.k_norm_bias.data(), shape.index_head_dim, k);
     ops::round_values(pass.compute, ops::RoundingPoint::norm, k, shape.index_head_dim);
-  }
+  });
 }
 
 // A plane of this rank's pool.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -81,10 +82,11 @@ void for_segments(const Pass& pass, const Body& body) {
     if (lanes < 2 || !is_short(segment)) body(segment, Worker{pass.threads, 0});
   }
   if (lanes < 2) return;
+  std::atomic<size_t> next{0};  // a lane that is held up leaves its segments to the others
   pass.threads.run(lanes, [&](int64_t lane) {
-    int64_t number = 0;
-    for (const Segment& segment : pass.step.segments) {
-      if (is_short(segment) && number++ % lanes == lane) body(segment, Worker{pass.one_thread, lane});
+    const std::vector<Segment>& segments = pass.step.segments;
+    for (size_t i = next.fetch_add(1); i < segments.size(); i = next.fetch_add(1)) {
+      if (is_short(segments[i])) body(segments[i], Worker{pass.one_thread, lane});
     }
   });
 }

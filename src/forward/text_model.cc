@@ -10,6 +10,7 @@
 #include "ops/linear/linear.h"
 #include "ops/mhc/mhc.h"
 #include "ops/norm/norm.h"
+#include "ops/row_tasks.h"
 
 namespace tandem::forward {
 namespace {
@@ -138,7 +139,7 @@ void TextModel::State::run_layer(const Pass& pass, int64_t number) {
 // z = RMSNorm(mean of the streams): the parameter-free collapse.
 void TextModel::State::collapse() {
   const int64_t hidden = shape.hidden_size, n = shape.hc_mult;
-  for (int64_t row = 0; row < rows; ++row) {
+  ops::for_rows(threads, rows, 16, [&](int64_t row) {
     const float* streams = scratch.streams + row * n * hidden;
     float* z = scratch.hidden + row * hidden;
     for (int64_t d = 0; d < hidden; ++d) {
@@ -148,7 +149,7 @@ void TextModel::State::collapse() {
     }
     ops::rms_norm(z, weights.norm.data(), shape.rms_norm_eps, hidden, z);
     ops::round_values(capacity.compute, ops::RoundingPoint::norm, z, hidden);
-  }
+  });
 }
 
 // Logits of the wanted rows of `hidden`, then, for text rows, of the head rows of step.head_slots.

@@ -4,12 +4,14 @@
 #include "ops/divide_up.h"
 #include "ops/experts/experts.h"
 #include "ops/linear/multiply.h"
+#include "ops/row_tasks.h"
 
 namespace tandem::ops {
 namespace {
 
 constexpr int64_t width_piece = 32;   // hidden activations of a task
 constexpr int64_t output_piece = 64;  // outputs of a task
+constexpr int64_t rows_of_task = 8;   // of sums over experts
 
 int64_t leaf_of(int32_t expert, int64_t experts) { return expert >= (experts + 1) / 2 ? 1 : 0; }
 
@@ -197,17 +199,8 @@ struct ExpertRun {
     return true;
   }
 
-  template <typename Row>
-  void for_rows(const Row& body) {
-    const int64_t rows_of_task = 8;
-    threads.run(divide_up(a.rows, rows_of_task), [&](int64_t task) {
-      const int64_t end = std::min(a.rows, (task + 1) * rows_of_task);
-      for (int64_t row = task * rows_of_task; row < end; ++row) body(row);
-    });
-  }
-
   void combine() {
-    for_rows([&](int64_t row) {
+    for_rows(threads, a.rows, rows_of_task, [&](int64_t row) {
       float* y = a.y + row * a.hidden;
       // The shared expert's leaf-0 rows are free once leaf 0 has been summed: they hold leaf 1.
       float* second = s.shared_output_.data() + row * a.hidden;
@@ -234,7 +227,7 @@ void experts_leaf(device::Threads& threads, const Experts& args, int64_t leaf) {
   if (args.experts > 0) run.pack();
   run.gate_and_up();
   run.down();
-  run.for_rows([&](int64_t row) { run.leaf(row, leaf, args.y + row * args.hidden); });
+  for_rows(threads, args.rows, rows_of_task, [&](int64_t row) { run.leaf(row, leaf, args.y + row * args.hidden); });
 }
 
 bool has_leaf(const int32_t* chosen, int64_t per_token, int64_t experts, bool shared_has_leaf, int64_t leaf) {

@@ -5,10 +5,13 @@
 #include "ops/linear/linear.h"
 #include "ops/mhc/mhc.h"
 #include "ops/norm/norm.h"
+#include "ops/row_tasks.h"
 #include "ops/simd/kernels.h"
 
 namespace tandem::ops {
 namespace {
+
+constexpr int64_t rows_of_task = 8;
 
 // 20 column steps and 19 row steps, the last a column step: C is normalised towards a doubly stochastic matrix.
 void sinkhorn(float* c, int64_t n, int64_t iterations, float eps) {
@@ -57,6 +60,36 @@ void enter_row(const MhcEnter& a, int64_t row) {
   round_values(a.compute, RoundingPoint::norm, x, a.hidden);
 }
 
+void leave_row(const MhcLeave& args, int64_t row) {
+  const Kernels& k = kernels();
+  constexpr int64_t piece = 256;  // columns at a time, so that the old streams fit a small copy
+  float old[max_streams * piece];
+  float* streams = args.streams + row * args.n * args.hidden;
+  for (int64_t d = 0; d < args.hidden; d += piece) {
+    const int64_t n = std::min(piece, args.hidden - d);
+    for (int64_t s = 0; s < args.n; ++s) {
+      std::copy(streams + s * args.hidden + d, streams + s * args.hidden + d + n, old + s * piece);
+      k.scale(args.y + row * args.hidden + d, args.post[row * args.n + s], n, streams + s * args.hidden + d);
+    }
+    CombineRows mix;  // destination j = row of the result, source i = list
+    mix.base = reinterpret_cast<const std::byte*>(old);
+    mix.base_stride = piece * 4;
+    mix.count = args.n;
+    mix.dims = n;
+    mix.x = args.comb + row * args.n * args.n;
+    mix.x_stride = 1;
+    mix.x_step = args.n;
+    mix.rows = args.n;
+    mix.init = streams + d;
+    mix.init_stride = args.hidden;
+    mix.out = streams + d;
+    mix.out_stride = args.hidden;
+    k.combine_rows(mix);
+    for (int64_t s = 0; s < args.n; ++s)
+      round_values(args.compute, RoundingPoint::stream, streams + s * args.hidden + d, n);
+  }
+}
+
 }  // namespace
 
 void mhc_mapping(const MhcEnter& a, float* m, float* pre, float* post, float* comb) {
@@ -79,47 +112,11 @@ void mhc_enter(device::Threads& threads, const MhcEnter& args) {
   const int64_t values = (2 + args.n) * args.n;
   const LinearCall call{args.fn, args.streams, args.n * args.hidden, args.mapping, values};
   linear(threads, std::span(&call, 1), args.rows);
-  const int64_t rows_of_task = 8;
-  threads.run((args.rows + rows_of_task - 1) / rows_of_task, [&](int64_t task) {
-    const int64_t end = std::min(args.rows, (task + 1) * rows_of_task);
-    for (int64_t row = task * rows_of_task; row < end; ++row) enter_row(args, row);
-  });
+  for_rows(threads, args.rows, rows_of_task, [&args](int64_t row) { enter_row(args, row); });
 }
 
 void mhc_leave(device::Threads& threads, const MhcLeave& args) {
-  const Kernels& k = kernels();
-  constexpr int64_t piece = 256;  // columns at a time, so that the old streams fit a small copy
-  const int64_t rows_of_task = 8;
-  threads.run((args.rows + rows_of_task - 1) / rows_of_task, [&](int64_t task) {
-    float old[max_streams * piece];
-    const int64_t end = std::min(args.rows, (task + 1) * rows_of_task);
-    for (int64_t row = task * rows_of_task; row < end; ++row) {
-      float* streams = args.streams + row * args.n * args.hidden;
-      for (int64_t d = 0; d < args.hidden; d += piece) {
-        const int64_t n = std::min(piece, args.hidden - d);
-        for (int64_t s = 0; s < args.n; ++s) {
-          std::copy(streams + s * args.hidden + d, streams + s * args.hidden + d + n, old + s * piece);
-          k.scale(args.y + row * args.hidden + d, args.post[row * args.n + s], n, streams + s * args.hidden + d);
-        }
-        CombineRows mix;  // destination j = row of the result, source i = list
-        mix.base = reinterpret_cast<const std::byte*>(old);
-        mix.base_stride = piece * 4;
-        mix.count = args.n;
-        mix.dims = n;
-        mix.x = args.comb + row * args.n * args.n;
-        mix.x_stride = 1;
-        mix.x_step = args.n;
-        mix.rows = args.n;
-        mix.init = streams + d;
-        mix.init_stride = args.hidden;
-        mix.out = streams + d;
-        mix.out_stride = args.hidden;
-        k.combine_rows(mix);
-        for (int64_t s = 0; s < args.n; ++s)
-          round_values(args.compute, RoundingPoint::stream, streams + s * args.hidden + d, n);
-      }
-    }
-  });
+  for_rows(threads, args.rows, rows_of_task, [&args](int64_t row) { leave_row(args, row); });
 }
 
 }  // namespace tandem::ops
