@@ -1,11 +1,14 @@
 // What many streams and kept states are worth, on the CPU with the bundled model; figures are ratios within one run.
 //   again      an identical prompt of 4,096 tokens a second time: first token sooner by …
-//   streams    8 streams against one: the ratio of their token rates over the ratio of their floors
+//   streams    8 streams against one: the ratio of their token rates over the ratio of their floors; the same of bare
+//   steps
+//              on one thread in its own processor time, which a busy machine disturbs less
 //   fill       gaps between the tokens of a stream beside a prompt of 16,384 tokens, against the slice budget
 //   overhead   time of the engine's thread outside the model, for a step of 8 streams
 //   idle       processor time of an engine without requests
 //   pool       a decode step at 2,048 tokens in a pool of 1,024 pages against one in a pool of 10
-// Floors as in cpu_generate: bytes over the read rate or multiply-adds over their rate, whichever is larger.
+// Floors as in cpu_generate: bytes over the read rate or multiply-adds over their rate, whichever is larger; the read
+// rate is that of a set as large as the step's.
 //   serve_mix [MODEL] [--threads N] [--rounds N] [--json]
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -27,6 +30,7 @@
 #include "forward/cost.h"
 #include "forward/text_model.h"
 #include "model/checkpoint.h"
+#include "stream_steps.h"
 
 namespace tandem {
 namespace {
@@ -77,13 +81,15 @@ class Bench {
         text_(shape_, weights_, threads_, capacity()),
         model_(text_),
         engine_(model_, engine_options()),
-        machine_(checkpoint_.total_bytes()) {}
+        machines_(shape_, weights_, stream_prompt + stream_tokens / 2, streams),
+        steps_(shape_, weights_, streams, stream_prompt, stream_tokens) {}
 
   void run() {
     for (int round = 0; round < options_.rounds; ++round) {
       machine();
       again(round);
       many_streams(round);
+      steps_.round();
     }
     fill();
     idle();
@@ -136,7 +142,7 @@ class Bench {
 
   void machine() {
     device::Threads threads(options_.threads);  // its own: the engine may still be keeping a state with the model's
-    machine_.measure(threads);
+    machines_.measure(threads, bench::wall_ms);
   }
 
   void again(int round) {
@@ -228,18 +234,15 @@ class Bench {
     }
   }
 
-  double floor_of(int64_t rows) const {
-    return machine_.floor_of(forward::step_cost(shape_, weights_, stream_prompt + stream_tokens / 2, rows, rows));
-  }
-
   void print() const {
     const double again = median(first_) / median(second_), measured = median(many_) / median(one_),
-                 floors = static_cast<double>(streams) * floor_of(1) / floor_of(streams);
+                 floors = machines_.floors(streams), step_measured = steps_.measured(), step_floors = steps_.floors();
     if (options_.json) {
       const nlohmann::ordered_json out{{"schema", "tandem.bench.serve_mix/1"},
                                        {"threads", threads_.count()},
-                                       {"fma_per_second", machine_.fma_per_second},
-                                       {"read_bytes_per_second", machine_.bytes_per_second},
+                                       {"fma_per_second", machines_.one.fma_per_second},
+                                       {"read_bytes_per_second", machines_.one.bytes_per_second},
+                                       {"eight_streams_read_bytes_per_second", machines_.many.bytes_per_second},
                                        {"again_first_s", first_},
                                        {"again_second_s", second_},
                                        {"again_ratio", again},
@@ -248,6 +251,11 @@ class Bench {
                                        {"streams_ratio", measured},
                                        {"streams_ratio_of_floors", floors},
                                        {"streams_fraction", measured / floors},
+                                       {"one_thread_cpu_one_stream_ms", steps_.one_ms},
+                                       {"one_thread_cpu_eight_streams_ms", steps_.many_ms},
+                                       {"one_thread_cpu_ratio", step_measured},
+                                       {"one_thread_cpu_ratio_of_floors", step_floors},
+                                       {"one_thread_cpu_fraction", step_measured / step_floors},
                                        {"fill_s", fill_seconds_},
                                        {"fill_gaps_s", gaps_},
                                        {"fill_slice_s", slice_ms / 1000},
@@ -258,12 +266,19 @@ class Bench {
       fmt::print("{}\n", out.dump(1));
       return;
     }
-    fmt::print("machine, {} threads: {:.1f} G multiply-adds/s, {:.1f} GB/s reading\n", threads_.count(),
-               median(machine_.fma_per_second) / 1e9, median(machine_.bytes_per_second) / 1e9);
+    fmt::print("machine, {} threads: {:.1f} G multiply-adds/s, reading {:.1f} MB {:.1f} GB/s, {:.1f} MB {:.1f} GB/s\n",
+               threads_.count(), median(machines_.one.fma_per_second) / 1e9,
+               static_cast<double>(machines_.one_cost.bytes()) / 1e6, median(machines_.one.bytes_per_second) / 1e9,
+               static_cast<double>(machines_.many_cost.bytes()) / 1e6, median(machines_.many.bytes_per_second) / 1e9);
     fmt::print("again: {} tokens answered after {:.1f} ms, the second time after {:.2f} ms: {:.0f} times sooner\n",
                again_tokens, 1e3 * median(first_), 1e3 * median(second_), again);
     fmt::print("streams: one {:.0f}, eight {:.0f} tokens/s: {:.2f} times; floors {:.2f} times; {:.0f} % of that\n",
                median(one_), median(many_), measured, floors, 100 * measured / floors);
+    fmt::print(
+        "streams, steps in processor time of one thread: one {:.3f}, eight {:.3f} ms: {:.2f} times; floors {:.2f} "
+        "times; "
+        "{:.0f} % of that\n",
+        median(steps_.one_ms), median(steps_.many_ms), step_measured, step_floors, 100 * step_measured / step_floors);
     fmt::print("fill of {}: {:.1f} s; gaps p50 {:.1f}, p99 {:.1f}, most {:.1f} ms; slice {:.0f} ms\n", fill_tokens,
                fill_seconds_, 1e3 * median(gaps_), 1e3 * quantile(gaps_, 0.99), 1e3 * quantile(gaps_, 1.0), slice_ms);
     fmt::print("overhead: {:.1f} us a step of {} streams; idle: {:.2f} % of a core\n", 1e6 * median(overhead_), streams,
@@ -280,7 +295,8 @@ class Bench {
   forward::TextModel text_;
   TimedModel model_;
   engine::BatchEngine engine_;
-  bench::Machine machine_;
+  bench::StreamMachines machines_;
+  bench::StreamSteps steps_;
   std::vector<double> first_, second_, one_, many_, overhead_, gaps_, in_small_, in_large_;
   double fill_seconds_ = 0, idle_ = 0;
 };

@@ -32,7 +32,8 @@ int64_t bytes_of(const model::Matrix& m) {
 
 class Counter {
  public:
-  Counter(const model::Shape& shape, int64_t position, int64_t rows) : s_(shape), position_(position), rows_(rows) {}
+  Counter(const model::Shape& shape, int64_t position, int64_t rows, int64_t streams)
+      : s_(shape), position_(position), own_rows_(rows), streams_(streams), rows_(rows * streams) {}
 
   Cost cost;
 
@@ -55,21 +56,24 @@ class Counter {
     const int64_t width = s_.kda_width(), dim = s_.kda_head_dim,
                   earlier = (ops::kda_block_rows - 1) / 2;  // rows before one in its block
     cost.multiply_adds += rows_ * width * (3 * s_.short_conv_kernel_size + 2 * dim + dim + 4 * earlier);
-    cost.state_bytes += (rows_ + ops::kda_block_rows - 1) / ops::kda_block_rows * 4 * width * dim;
+    // The state for every block of rows; once a segment the log of its first block (k, G, δ of the rows before it) and
+    // the raw rows that the convolution looks back to.
+    const int64_t blocks = (own_rows_ + ops::kda_block_rows - 1) / ops::kda_block_rows;
+    cost.state_bytes += streams_ * 4 * width * (blocks * dim + 3 * earlier + 3 * (s_.short_conv_kernel_size - 1));
   }
 
   void dsa(const model::DsaWeights& w) {
     matrices({&w.q_a_proj, &w.q_b_proj, &w.kv_a_proj, &w.kv_b_proj, &w.o_proj, &w.indexer.wq_b, &w.indexer.wk,
               &w.indexer.weights_proj, &w.indexer.compress_gate},
              rows_);
-    for (int64_t t = position_; t < position_ + rows_; ++t) {
+    for (int64_t t = position_; t < position_ + own_rows_; ++t) {
       const int64_t pools = (t + 1) / s_.index_kpool;
       const int64_t selected = std::min(t + 1, s_.pool_budget() * s_.index_kpool + (t + 1) % s_.index_kpool);
-      cost.multiply_adds += 2 * selected * s_.num_attention_heads * s_.kv_lora_rank;
-      cost.state_bytes += 4 * selected * s_.kv_lora_rank;
+      cost.multiply_adds += streams_ * 2 * selected * s_.num_attention_heads * s_.kv_lora_rank;
+      cost.state_bytes += streams_ * 4 * selected * s_.kv_lora_rank;
       if (pools > s_.pool_budget()) {
-        cost.multiply_adds += pools * s_.index_n_heads * s_.index_head_dim;
-        cost.state_bytes += 4 * pools * s_.index_head_dim;
+        cost.multiply_adds += streams_ * pools * s_.index_n_heads * s_.index_head_dim;
+        cost.state_bytes += streams_ * 4 * pools * s_.index_head_dim;
       }
     }
   }
@@ -88,23 +92,23 @@ class Counter {
 
  private:
   const model::Shape& s_;
-  int64_t position_, rows_;
+  int64_t position_, own_rows_, streams_, rows_;  // rows of each stream, of all
 };
 
 }  // namespace
 
 Cost step_cost(const model::Shape& shape, const model::TextWeights& weights, int64_t position, int64_t rows,
-               int64_t logit_rows) {
-  Counter counter(shape, position, rows);
+               int64_t logit_rows, int64_t streams) {
+  Counter counter(shape, position, rows, streams);
   for (const model::LayerWeights& layer : weights.layers) {
     counter.mhc(*layer.hc_attn);
     counter.mhc(*layer.hc_ffn);
     if (layer.kda) counter.kda(*layer.kda);
     if (layer.dsa) counter.dsa(*layer.dsa);
-    if (layer.mlp) counter.mlp(*layer.mlp, rows);
+    if (layer.mlp) counter.mlp(*layer.mlp, rows * streams);
     if (layer.moe) counter.moe(*layer.moe);
   }
-  if (logit_rows > 0) counter.matrices({&weights.lm_head}, logit_rows);
+  if (logit_rows > 0) counter.matrices({&weights.lm_head}, logit_rows * streams);
   return counter.cost;
 }
 
