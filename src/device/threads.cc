@@ -9,6 +9,9 @@ namespace tandem::device {
 namespace {
 
 constexpr int spins_before_sleep = 20000;  // about 100 µs to 1 ms: longer than the serial parts of a step
+// The last task of a region takes less. A worker that takes longer lost its core to another program: perhaps it may
+// have the one of the thread that waits for it.
+constexpr int spins_before_yield = 2000;
 
 uint64_t generation_of(uint64_t ticket) { return ticket >> 32; }
 int64_t index_of(uint64_t ticket) { return static_cast<int64_t>(ticket & 0xffffffffu); }
@@ -41,7 +44,13 @@ void Threads::run_job(int64_t tasks, Call call, const void* context) {
   ticket_.store(generation << 32);  // sequentially consistent with sleepers_: a worker sees the job or is woken
   if (sleepers_.load() > 0) ticket_.notify_all();
   take_tasks(generation);
-  while (done_.load(std::memory_order_acquire) < tasks) relax();
+  for (int i = 0; done_.load(std::memory_order_acquire) < tasks; ++i) {
+    if (i < spins_before_yield) {
+      relax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
   if (failure_) {
     std::exception_ptr failure;
     std::swap(failure, failure_);

@@ -12,14 +12,23 @@ namespace {
 
 constexpr size_t max_calls = 16;
 
+// What a region shares out.
+struct Region {
+  int64_t rows, threads, outputs;  // outputs of all calls
+};
+
 // Outputs of one task: small enough that the threads finish together, large enough to be worth taking.
-int64_t outputs_of_task(const Matrix& weight, int64_t rows, int64_t threads) {
-  const int64_t multiplications = 24 * 1024, worth_sharing = 16 * 1024;
-  const int64_t of_output = std::max<int64_t>(1, weight.in_features * std::min<int64_t>(rows, max_tile_rows));
+int64_t outputs_of_task(const Matrix& weight, const Region& region) {
+  constexpr int64_t multiplications = 24 * 1024, worth_sharing = 16 * 1024, few_rows = 16, most = 64;
+  const int64_t of_output = std::max<int64_t>(1, weight.in_features * std::min<int64_t>(region.rows, max_tile_rows));
   const int64_t unit = std::max<int64_t>(output_unit(weight), 4);
-  const int64_t outputs = std::max<int64_t>(std::max<int64_t>(16, unit), multiplications / of_output / unit * unit);
+  int64_t least = 16;
+  // Every task of a few rows puts their values in order once: larger ones, as long as each thread has several.
+  if (region.rows > 1 && region.rows <= few_rows)
+    least = std::clamp(region.outputs / (4 * region.threads) / least * least, least, most);
+  const int64_t outputs = std::max({least, unit, multiplications / of_output / unit * unit});
   // Of a matrix with few outputs and long rows, as that of the hyper-connections, an equal share.
-  const int64_t share = divide_up(divide_up(weight.out_features, threads), unit) * unit;
+  const int64_t share = divide_up(divide_up(weight.out_features, region.threads), unit) * unit;
   return share < outputs && share * of_output >= worth_sharing ? share : outputs;
 }
 
@@ -30,16 +39,17 @@ void linear(device::Threads& threads, std::span<const LinearCall> calls, int64_t
   if (rows == 0) return;
   std::array<int64_t, max_calls + 1> first_task{};
   const int64_t tiles = divide_up(rows, max_tile_rows);
+  Region region{rows, threads.count(), 0};
+  for (const LinearCall& call : calls) region.outputs += call.weight->out_features;
   for (size_t i = 0; i < calls.size(); ++i) {
-    const int64_t chunks =
-        divide_up(calls[i].weight->out_features, outputs_of_task(*calls[i].weight, rows, threads.count()));
+    const int64_t chunks = divide_up(calls[i].weight->out_features, outputs_of_task(*calls[i].weight, region));
     first_task[i + 1] = first_task[i] + chunks * tiles;
   }
   threads.run(first_task[calls.size()], [&](int64_t task) {
     size_t i = 0;
     while (task >= first_task[i + 1]) ++i;
     const LinearCall& call = calls[i];
-    const int64_t outputs = outputs_of_task(*call.weight, rows, threads.count());
+    const int64_t outputs = outputs_of_task(*call.weight, region);
     const int64_t chunk = (task - first_task[i]) / tiles, tile = (task - first_task[i]) % tiles;
     const int64_t row = tile * max_tile_rows;
     MatmulTile t;

@@ -124,15 +124,30 @@ static void round_bf16_values(const float* x, int64_t n, float* y) {
   for_lanes(n, [&](auto get, auto put) { put(y, round_bf16(get(x))); });
 }
 
-static float fma_rounds(int64_t rounds) {
-  Vec acc[10];
-  for (int i = 0; i < 10; ++i) acc[i] = set1(static_cast<float>(i));
-  const Vec factor = set1(0.999f), addend = set1(0.001f);
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (int i = 0; i < 10; ++i) acc[i] = fma(acc[i], factor, addend);
+// Ten sums, of vectors of two registers one half after the other: all would not fit into the registers.
+template <int part>
+static inline void fma_rounds_of(int64_t rounds, Vec (&sums)[10]) {
+  float lanes[16];
+  Part acc[10];
+  for (int i = 0; i < 10; ++i) {
+    store(lanes, set1(static_cast<float>(i)));
+    acc[i] = part_load(lanes);
   }
+  store(lanes, set1(0.999f));
+  const Part factor = part_load(lanes);
+  store(lanes, set1(0.001f));
+  const Part addend = part_load(lanes);
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (int i = 0; i < 10; ++i) acc[i] = part_fma(acc[i], factor, addend);
+  }
+  for (int i = 0; i < 10; ++i) set_part(sums[i], part, acc[i]);
+  if constexpr (part + 1 < parts) fma_rounds_of<part + 1>(rounds, sums);
+}
+static float fma_rounds(int64_t rounds) {
+  Vec sums[10];
+  fma_rounds_of<0>(rounds, sums);
   float total = 0.0f;
-  for (int i = 0; i < 10; ++i) total += reduce(acc[i]);
+  for (int i = 0; i < 10; ++i) total += reduce(sums[i]);
   return total;
 }
 

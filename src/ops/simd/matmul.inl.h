@@ -145,7 +145,7 @@ static inline void matmul_panel(const MatmulTile& t, int64_t output) {
 // A few rows, as of several streams that decode together: the values of a slice are put in order once for all outputs,
 // and BF16 weights are unpacked in place, at most twice. (With many rows the ordered values no longer stay in the first
 // cache.)
-constexpr int64_t few_rows = 2 * row_block;
+constexpr int64_t few_rows = row_block > 1 ? 12 : 2;
 
 // Where sums go: output o of row r to y[r·stride + o − first].
 struct Sums {

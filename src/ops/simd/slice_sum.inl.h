@@ -11,15 +11,14 @@
 namespace tandem::ops::TANDEM_SIMD_LEVEL {
 
 // How many outputs and rows share their loads: as many accumulators as the registers hold. The choice moves no bit.
-// Blocks of up to pair_rows rows keep whole vectors; of larger ones, outputs_together(rows) outputs are summed at a
-// time, one part of the lanes after the other.
+// Blocks of up to pair_rows rows take whole pairs of vectors at a time, larger ones outputs_together(rows) outputs.
 constexpr int output_block = 4;
 #if defined(TANDEM_SIMD_AVX512)
 constexpr int row_block = 6, pair_rows = 2;
 constexpr int outputs_together(int) { return output_block; }
 #elif defined(TANDEM_SIMD_AVX2)
-constexpr int row_block = 6, pair_rows = 1;
-constexpr int outputs_together(int rows) { return rows <= 3 ? output_block : output_block / 2; }
+constexpr int row_block = 4, pair_rows = 1;
+constexpr int outputs_together(int rows) { return rows <= 2 ? output_block : output_block / 2; }
 #else
 constexpr int row_block = 1, pair_rows = 1;
 constexpr int outputs_together(int) { return output_block; }
@@ -78,8 +77,9 @@ struct LoadPanelOrdered : LoadPanel {
 // ask for the rows that come after these, 4 KiB or more ahead, a cache line at a time.
 template <int outputs>
 static inline int64_t bytes_ahead(const std::byte* const* w) {
-  const int64_t block = outputs * (w[1] - w[0]);
-  return (prefetch_bytes + block - 1) / block * block;
+  int64_t ahead = outputs * (w[1] - w[0]);
+  while (ahead < prefetch_bytes) ahead += ahead;
+  return ahead;
 }
 
 // The unfinished last step of a slice, filled up with zeros.
@@ -133,10 +133,10 @@ static inline void few_lanes(const std::byte* const* w, const float* x, int64_t 
   }
 }
 
-// Lanes of one part for more sums than that, a step in two halves: whole pairs would not fit beside so many.
+// Lanes of one part of a larger block, a step in two halves: beside so many sums there is no room for whole pairs.
 template <typename Load, int part, int rows, int outputs>
-static inline void part_of_lanes(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
-                                 Part (&acc)[rows][outputs]) {
+static inline void many_lanes(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                              Part (&acc)[rows][outputs]) {
   for (int r = 0; r < rows; ++r) {
     for (int o = 0; o < outputs; ++o) acc[r][o] = part_zero();
   }
@@ -152,7 +152,7 @@ static inline void part_of_lanes(const std::byte* const* w, const float* x, int6
       Part weight[outputs];
       for (int o = 0; o < outputs; ++o) weight[o] = Load::weights_part(w[o] + k * Load::bytes, part, half);
       for (int r = 0; r < rows; ++r) {
-        const Part value = Load::values_part(x + r * x_stride + k, part, half);
+        const Part value = held(Load::values_part(x + r * x_stride + k, part, half));
         for (int o = 0; o < outputs; ++o) acc[r][o] = part_fma(weight[o], value, acc[r][o]);
       }
     }
@@ -167,18 +167,31 @@ static inline void part_of_lanes(const std::byte* const* w, const float* x, int6
   }
 }
 
-// The parts from `part` on, `together` outputs at a time.
-template <typename Load, int part, int rows, int outputs, int together>
+// The parts from `part` on.
+template <typename Load, int part, int rows, int outputs>
 static inline void lanes_from(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
-                              Vec (&sums)[rows][outputs]) {
-  for (int first = 0; first < outputs; first += together) {
-    Part acc[rows][together];
-    part_of_lanes<Load, part>(w + first, x, x_stride, n, acc);
-    for (int r = 0; r < rows; ++r) {
-      for (int o = 0; o < together; ++o) set_part(sums[r][first + o], part, acc[r][o]);
-    }
+                              Vec (&lanes)[rows][outputs]) {
+  Part acc[rows][outputs];
+  many_lanes<Load, part>(w, x, x_stride, n, acc);
+  for (int r = 0; r < rows; ++r) {
+    for (int o = 0; o < outputs; ++o) set_part(lanes[r][o], part, acc[r][o]);
   }
-  if constexpr (part + 1 < parts) lanes_from<Load, part + 1, rows, outputs, together>(w, x, x_stride, n, sums);
+  if constexpr (part + 1 < parts) lanes_from<Load, part + 1>(w, x, x_stride, n, lanes);
+}
+
+// The lanes of `together` outputs from `first` on, folded.
+template <typename Load, int rows, int outputs, int together>
+static inline void folded_lanes(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
+                                Fold (&sums)[rows][outputs], int first) {
+  Vec lanes[rows][together];
+  if constexpr (rows <= pair_rows) {
+    few_lanes<Load>(w + first, x, x_stride, n, lanes);
+  } else {
+    lanes_from<Load, 0>(w + first, x, x_stride, n, lanes);
+  }
+  for (int r = 0; r < rows; ++r) {
+    for (int o = 0; o < together; ++o) sums[r][first + o] = fold(lanes[r][o]);
+  }
 }
 
 // One slice: part[r][o] = Σ_k w[o][k]·x[r][k], k < n; w and x point at the slice's first column.
@@ -186,14 +199,9 @@ template <typename Load, int rows, int outputs>
 static inline void slice_sum(const std::byte* const* w, const float* x, int64_t x_stride, int64_t n,
                              float (&part)[row_block][output_block]) {
   constexpr int together = outputs < outputs_together(rows) ? outputs : outputs_together(rows);
-  Vec sums[rows][outputs];
-  if constexpr (rows <= pair_rows) {
-    few_lanes<Load>(w, x, x_stride, n, sums);
-  } else if constexpr (parts == 1) {
-    part_of_lanes<Load, 0>(w, x, x_stride, n, sums);  // without a copy of the sums
-  } else {
-    lanes_from<Load, 0, rows, outputs, together>(w, x, x_stride, n, sums);
-  }
+  Fold sums[rows][outputs];
+  for (int first = 0; first < outputs; first += together)
+    folded_lanes<Load, rows, outputs, together>(w, x, x_stride, n, sums, first);
   for (int r = 0; r < rows; ++r) {
     if constexpr (outputs == 4) {
       reduce4(sums[r][0], sums[r][1], sums[r][2], sums[r][3], part[r]);

@@ -352,6 +352,11 @@ static inline Part part_load(const float* p) { return {_mm256_loadu_ps(p)}; }
 static inline Part part_load(const std::byte* p) { return {_mm256_loadu_ps(reinterpret_cast<const float*>(p))}; }
 static inline Part part_fma(Part a, Part b, Part c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 static inline void set_part(Vec& a, int part, Part value) { (part == 0 ? a.lo : a.hi) = value.v; }
+// In a register: left alone, GCC loads it again for every product, and the load ports become the limit.
+static inline Part held(Part a) {
+  asm("" : "+x"(a.v));
+  return a;
+}
 static inline Part bf16_part(const std::byte* p, int part, int half) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p + 32 * part));
   const __m256i none = _mm256_setzero_si256();
@@ -370,6 +375,7 @@ static inline Part part_load(const float* p) { return load(p); }
 static inline Part part_load(const std::byte* p) { return load_floats(p); }
 static inline Part part_fma(Part a, Part b, Part c) { return fma(a, b, c); }
 static inline void set_part(Vec& a, int, Part value) { a = value; }
+static inline Part held(Part a) { return a; }
 static inline Part bf16_part(const std::byte* p, int, int half) {
   return half == 0 ? bf16_pair(p).first : bf16_pair(p).second;
 }
@@ -386,22 +392,28 @@ static inline Vec load_bf16_partial(const std::byte* p, int64_t n) {
 
 // Sums of four vectors over the fixed tree: lane i + lane i+8, then i+4, i+2, i+1.
 #if defined(TANDEM_SIMD_AVX512) || defined(TANDEM_SIMD_AVX2)
-static inline __m128 fold4(Vec a) {
+struct Fold {  // the tree's first two steps done
+  __m128 v;
+};
+static inline Fold fold(Vec a) {
   const __m256 eight = fold8(a);
-  return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  return {_mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1))};
 }
-static inline void reduce4(Vec a, Vec b, Vec c, Vec d, float* out) {
-  const __m128 fa = fold4(a), fb = fold4(b), fc = fold4(c), fd = fold4(d);
-  const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(fa, fb), _mm_unpackhi_ps(fa, fb));  // a0+a2 b0+b2 a1+a3 b1+b3
-  const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(fc, fd), _mm_unpackhi_ps(fc, fd));
+static inline void reduce4(Fold a, Fold b, Fold c, Fold d, float* out) {
+  const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a.v, b.v), _mm_unpackhi_ps(a.v, b.v));  // a0+a2 b0+b2 a1+a3 b1+b3
+  const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c.v, d.v), _mm_unpackhi_ps(c.v, d.v));
   _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
 }
-static inline float reduce(Vec a) {
+static inline float reduce(Fold a) {
   float out[4];
   reduce4(a, a, a, a, out);
   return out[0];
 }
+static inline void reduce4(Vec a, Vec b, Vec c, Vec d, float* out) { reduce4(fold(a), fold(b), fold(c), fold(d), out); }
+static inline float reduce(Vec a) { return reduce(fold(a)); }
 #else
+using Fold = Vec;
+static inline Fold fold(Vec a) { return a; }
 static inline float reduce(Vec a) {
   float lanes[16];
   store(lanes, a);
