@@ -75,25 +75,28 @@ WeightFormat exl3_experts(const JsonObject& config, double bits) {
           }};
 }
 
-WeightFormat exl3_format(const JsonObject& config) {
+ModuleNames names_of(const JsonObject& config, const char* key, const std::string& where) {
+  return {config.has(key) ? config.texts(key) : std::vector<std::string>(), where + ": " + key};
+}
+
+WeightFormat exl3_format(const JsonObject& config, const std::string& where) {
   const double bits = bits_of(config, "bits");
   if (bits > 8) config.refuse("bits", "a number from 1 to 8");
   const std::string scope = config.optional_text("scope").value_or("");
   if (scope.find("routed_experts") != std::string::npos || config.has("layer_bits")) return exl3_experts(config, bits);
   const double head = config.has("head_bits") ? bits_of(config, "head_bits") : bits;
   const double mtp = config.has("mtp_bits") ? bits_of(config, "mtp_bits") : bits;
-  return {exl3_name(", every linear layer", bits), [=](const WeightSpec& spec, bool is_mtp) {
+  const bool has_list = config.has("modules_to_not_convert");
+  const ModuleNames kept = names_of(config, "modules_to_not_convert", where);
+  return {exl3_name(has_list ? ", linear layers that are not listed" : ", every linear layer", bits),
+          [=](const WeightSpec& spec, bool is_mtp) {
             // kv_b_proj is absorbed into other products and stays plain (docs/formats.md).
             if (!is_linear(spec) || spec.shape[0] % 128 != 0 || spec.shape[1] % 128 != 0 ||
-                spec.name.ends_with("kv_b_proj.weight"))
+                spec.name.ends_with("kv_b_proj.weight") || kept.name(spec))
               return WeightCoding{};
             const double width = spec.component == Component::lm_head ? head : is_mtp ? mtp : bits;
             return width > 8 ? WeightCoding{} : WeightCoding{Kind::exl3, width};
           }};
-}
-
-ModuleNames names_of(const JsonObject& config, const char* key, const std::string& where) {
-  return {config.has(key) ? config.texts(key) : std::vector<std::string>(), where + ": " + key};
 }
 
 WeightFormat fp8_format(const JsonObject& config, const std::string& where) {
@@ -236,7 +239,7 @@ WeightFormat format_of_config(std::string_view config_json, const std::string& w
   const JsonObject config = root.object("quantization_config");
   const std::string place = where + ": quantization_config", method = config.text("quant_method");
   if (method == "fp8") return fp8_format(config, place);
-  if (method == "exl3") return exl3_format(config);
+  if (method == "exl3") return exl3_format(config, place);
   if (method == "modelopt") return modelopt_format(config, place);
   if (method == "compressed-tensors") return compressed_format(config, place);
   config.refuse("quant_method", "exl3, fp8, modelopt or compressed-tensors, or --weights to say how they are stored");

@@ -75,6 +75,20 @@ TEST(PlanFormats, ExllamaScopes) {
   EXPECT_EQ(stated(whole).name(), "exl3:4, every linear layer");
 }
 
+// As `tandem quantize --experts exl3:4` lists what it leaves (docs/quantize.md).
+TEST(PlanFormats, ExllamaListsOfModules) {
+  using model::Component;
+  const char* experts = R"({"quant_method": "exl3", "bits": 4, "head_bits": 16, "modules_to_not_convert": ["lm_head",
+      "model.language_model.layers.0.self_attn.q_proj", "model.language_model.layers.45.mlp.experts", "*.mlp.up_proj"]})";
+  EXPECT_EQ(formats_of(experts, Component::lm_head), "BF16; ");
+  EXPECT_EQ(formats_of(experts, Component::routed_experts), "EXL3 4 bits; m:BF16; ");
+  EXPECT_EQ(formats_of(experts, Component::shared_expert), "EXL3 4 bits; m:EXL3 4 bits; ");
+  EXPECT_EQ(formats_of(experts, Component::dense_mlp), "BF16; EXL3 4 bits; ");
+  EXPECT_EQ(stated(experts).name(), "exl3:4, linear layers that are not listed");
+  const char* all = R"({"quant_method": "exl3", "bits": 4, "modules_to_not_convert": []})";
+  EXPECT_EQ(formats_of(all, Component::dense_mlp), "EXL3 4 bits; ");
+}
+
 TEST(PlanFormats, ListsOfModules) {
   using model::Component;
   const auto mla = [](const std::string& kept) {
@@ -130,6 +144,7 @@ TEST(PlanFormats, WhatConfigsMayNotSay) {
           {R"({"quant_method": "exl3", "bits": 4, "head_bits": 17})", "head_bits"},
           {R"({"quant_method": "exl3", "bits": 4, "layer_bits": {"x": 3}})", "layer_bits.x"},
           {R"({"quant_method": "fp8", "modules_to_not_convert": ["re:("]})", "modules_to_not_convert"},
+          {R"({"quant_method": "exl3", "bits": 4, "modules_to_not_convert": [4]})", "modules_to_not_convert"},
           {R"({"quant_method": "fp8", "modules_to_not_convert": ["re:)" + std::string(600, 'a') + R"("]})", "500"},
           {R"({"quant_method": "fp8", "modules_to_not_convert": 5})", "modules_to_not_convert"},
           {R"({"quant_method": "modelopt", "quant_algo": "FP8"})", "quant_algo"},
