@@ -36,6 +36,13 @@ eval::Windows first_tokens(const eval::Windows& all, int64_t tokens, const std::
 void read_calibration(const CalibrationText& text, const std::filesystem::path& model, const model::Shape& shape,
                       int64_t window, eval::Exl3Options& options) {
   std::vector<std::string> files = text.files;
+  if (files == std::vector<std::string>{"none"}) {
+    if (text.tokens != 0)
+      throw Error(ErrorCode::usage, "--calibration-tokens", std::to_string(text.tokens), "no such option without text");
+    options.is_calibrated = false;
+    options.calibration.size = window;
+    return;
+  }
   std::error_code error;
   if (files.empty()) {
     files.push_back((model / "calibration_text.jsonl").string());

@@ -11,8 +11,8 @@ namespace {
 
 void add_calibration_options(CLI::App& app, CalibrationText& text) {
   app.add_option("--calibration", text.files,
-                 "UTF-8 texts, or JSONL with a text in each line's \"text\", that EXL3 is encoded for; default: "
-                 "calibration_text.jsonl of the model")
+                 "UTF-8 texts, or JSONL with a text in each line's \"text\", that EXL3 is encoded for, or none; "
+                 "default: calibration_text.jsonl of the model")
       ->type_name("FILE...")
       ->default_str("");
   app.add_option("--calibration-tokens", text.tokens, "Use the first texts that have so many tokens; 0: all");

@@ -11,7 +11,7 @@ namespace tandem::cli {
 
 // Text that EXL3 is encoded for.
 struct CalibrationText {
-  std::vector<std::string> files;  // --calibration; empty: calibration_text.jsonl of the model
+  std::vector<std::string> files;  // --calibration; empty: calibration_text.jsonl of the model; "none": no text
   int64_t tokens = 0;              // --calibration-tokens: the first so many; 0: all
 };
 

@@ -26,6 +26,8 @@ namespace tandem::eval {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* run_name = "run.json";
+
 // Held by one process at a time; the system lets go of it when that ends, however it ends.
 class FolderLock {
  public:
@@ -56,7 +58,7 @@ class RunFolder {
  public:
   RunFolder(const fs::path& out, const EncodingOrigin& origin)
       : path_(made_folder(out.string() + ".tmp")), lock_(path_) {
-    const fs::path run = path_ / "run.json";
+    const fs::path run = path_ / run_name;
     // A run that was killed before it had written run.json has left nothing else.
     if (is_without_work(path_)) {
       write_text(run, origin_json(origin));
@@ -68,8 +70,11 @@ class RunFolder {
   }
 
   const fs::path& path() const { return path_; }
+  // run.json last: what is left of a removal that was stopped still says whose it is.
   void remove() const {
     std::error_code ignored;
+    for (fs::directory_iterator entry(path_, ignored), end; !ignored && entry != end; entry.increment(ignored))
+      if (entry->path().filename() != run_name) fs::remove_all(entry->path(), ignored);
     fs::remove_all(path_, ignored);
   }
 
@@ -143,6 +148,11 @@ void check_options(const QuantizeOptions& options, const model::Shape& shape) {
       (options.experts != Coding::exl3 || options.dense == Coding::exl3 || options.head == Coding::exl3))
     throw Error(ErrorCode::usage, "--layout tr3", "other matrices than the routed experts in EXL3",
                 "--experts exl3:N alone: the layout is of routed experts");
+  if (!exl3.is_calibrated) {
+    if (exl3.bits_target > 0)
+      throw Error(ErrorCode::usage, "--bits-target", "--calibration none", "text that errors are measured on");
+    return;
+  }
   if (exl3.calibration.windows.empty() || exl3.calibration.tokens() < least_calibration_tokens)
     throw Error(ErrorCode::usage, "--calibration", fmt::format("{} tokens", exl3.calibration.tokens()),
                 fmt::format("at least {}; a quantity worth its time is 100,000 and more", least_calibration_tokens));
@@ -181,7 +191,11 @@ void sort_by_name(std::vector<EncodedTensor>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
 }
 
-void note_fallbacks(QuantizeReport& report) {
+void note_fallbacks(bool is_calibrated, QuantizeReport& report) {
+  if (!is_calibrated) {
+    report.notes.push_back("without calibration text: all matrices are encoded without error feedback");
+    return;
+  }
   for (const EncodedTensor& tensor : report.encoded) {
     if (tensor.fallback)
       report.notes.push_back(fmt::format("{}: {} calibration rows reached it; encoded without error feedback",
@@ -221,7 +235,36 @@ fs::path write_folder(const RunFolder& run, const QuantizeOptions& options, cons
   if (error) fail_to_write(folder, error, "a readable folder");
   manifest.files = facts_of_files(folder, names, threads);
   write_text(folder / manifest_name, manifest_text(manifest));
+  flush_folder(folder);
   return folder;
+}
+
+// An earlier run has given `out` its name and was stopped before it had removed its own folder.
+bool is_left_behind(const fs::path& out) {
+  std::error_code error;
+  return fs::is_directory(out.string() + ".tmp", error) && fs::is_regular_file(out / manifest_name, error);
+}
+
+// Does what that run had left to do, if it was this one, and reports from what it wrote.
+QuantizeReport finish(const fs::path& out, const QuantizeOptions& options, const model::Checkpoint& checkpoint,
+                      ConversionPlan& plan, const EncodingOrigin& origin, device::Threads& threads) {
+  const Manifest manifest = read_manifest(out);
+  if (!difference(manifest.origin, origin).empty()) refuse_present(out, "a new folder");
+  const RunFolder run(out, origin);
+  const std::vector<std::string> faults = verify_folder(out, manifest, threads);
+  if (!faults.empty())
+    throw Error(
+        ErrorCode::failed_check, out.string(), faults.front(),
+        fmt::format("what its manifest says; remove the folder to write it again from {}", run.path().string()));
+  take_widths(manifest, (out / manifest_name).string(), options.exl3, plan);
+  QuantizeReport report = make_report(options, plan, shards_of(checkpoint, plan), checkpoint.total_bytes());
+  report.average_bits = average_bits(plan);
+  report.encoded = manifest.tensors;
+  report.resumed_tensors = std::ssize(manifest.tensors);
+  report.notes.push_back("an earlier run had written all of it; what it had left beside it was removed");
+  note_fallbacks(options.exl3.is_calibrated, report);
+  run.remove();
+  return report;
 }
 
 }  // namespace
@@ -229,7 +272,8 @@ fs::path write_folder(const RunFolder& run, const QuantizeOptions& options, cons
 QuantizeReport encode_model(const QuantizeOptions& options, const QuantizeProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path out = folder_to_write(options.out);
-  refuse_present(out, "a new folder");
+  const bool is_finished = is_left_behind(out);
+  if (!is_finished) refuse_present(out, "a new folder");
   const model::Shape shape = model::read_shape(options.model);
   check_options(options, shape);
   read_plain_config(options.model / "config.json");
@@ -239,6 +283,7 @@ QuantizeReport encode_model(const QuantizeOptions& options, const QuantizeProgre
 
   device::Threads threads(options.threads);
   const EncodingOrigin origin = origin_of(options, threads);
+  if (is_finished) return finish(out, options, checkpoint, plan, origin, threads);
   const RunFolder run(out, origin);
   std::vector<std::string> notes;
   if (options.exl3.bits_target > 0) notes = allocate_bits(options, shape, weights, run.path(), threads, progress, plan);
@@ -251,13 +296,14 @@ QuantizeReport encode_model(const QuantizeOptions& options, const QuantizeProgre
   RunStore store(finished, report, progress, bytes_to_encode(plan));
   ModelWalk(options, shape, weights, plan, run.path(), threads).run(store);
   sort_by_name(report.encoded);
-  note_fallbacks(report);
+  note_fallbacks(options.exl3.is_calibrated, report);
 
   const fs::path folder = write_folder(run, options, plan, shards, finished, report, origin, threads);
   refuse_present(out, "a new folder");
   std::error_code error;
   fs::rename(folder, out, error);
   if (error) fail_to_write(out, error, "a folder to write");
+  flush(out.parent_path());  // before the matrices are removed that it could be written from again
   run.remove();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

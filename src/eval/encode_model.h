@@ -10,17 +10,23 @@
 
 #include "eval/manifest.h"
 #include "eval/quantize.h"
+#include "eval/quantize_weights.h"
 
 namespace tandem::eval {
 
 // What quantize() does where something is to be in EXL3. Weights that FP8 takes are converted in the same run. Throws
-// what quantize() throws, and Error: usage for a calibration text of fewer than least_calibration_tokens tokens, for an
+// what quantize() throws, and Error: usage for a calibration text of fewer than least_calibration_tokens tokens, a
+// target of bits without such a text, for an
 // "<out>.tmp" that another run uses or whose source, text or settings were others (naming what differs), a width
 // outside 1 to 8 or a target that no widths reach; failed_check naming the layer for inputs that no damping makes
-// positive.
+// positive. Where such a run was stopped between the folder's name and the removal of "<out>.tmp", the same options
+// verify the folder and remove the latter; failed_check naming the file if it is not as it was written.
 QuantizeReport encode_model(const QuantizeOptions& options, const QuantizeProgress& progress);
 
 constexpr int64_t least_calibration_tokens = 128;
+
+// Sets the widths of a plan to those of the manifest. Throws Error(bad_file) naming `where` and a matrix that lacks.
+void take_widths(const Manifest& manifest, const std::string& where, const Exl3Options& options, ConversionPlan& plan);
 
 struct RecheckResult {
   std::string name;   // of the module

@@ -227,6 +227,71 @@ TEST_F(EncodeModel, AChangeBetweenTwoRunsIsRefused) {
   expect_parts(refused(options()), {"source model.safetensors"});
 }
 
+TEST_F(EncodeModel, WhatAStopAfterTheRenameLeavesIsRemovedByTheSameRun) {
+  QuantizeOptions given = options(0);
+  given.exl3.bits_target = 3;
+  EXPECT_THROW(run(given, 600), std::runtime_error) << "after the candidates";
+  const fs::path copy = folder_.path() / "copy";
+  fs::copy(kept(), copy, fs::copy_options::recursive);
+  const QuantizeReport whole = run(given);
+  const auto expected = content(out());
+  const auto leave = [&] { fs::copy(copy, kept(), fs::copy_options::recursive); };
+  leave();
+  const QuantizeReport report = run(given);
+  EXPECT_FALSE(fs::exists(kept()));
+  EXPECT_TRUE(content(out()) == expected);
+  EXPECT_EQ(report.bytes, whole.bytes);
+  EXPECT_DOUBLE_EQ(report.average_bits, whole.average_bits);
+  EXPECT_EQ(report.resumed_tensors, std::ssize(whole.encoded));
+  ASSERT_FALSE(report.notes.empty());
+  expect_parts(report.notes[0], {"an earlier run", "removed"});
+  // The removal was stopped, too: once with run.json left, once with nothing left but the folder.
+  leave();
+  fs::remove_all(kept() / "finished");
+  run(given);
+  EXPECT_FALSE(fs::exists(kept()));
+  fs::create_directory(kept());
+  run(given);
+  EXPECT_FALSE(fs::exists(kept()));
+  // Of another run, it is left alone, and so is the folder.
+  leave();
+  given.exl3.seed = 1;
+  expect_parts(error_of([&] { run(given); }, ErrorCode::usage), {"--out", "is there"});
+  given.exl3.seed = 0;
+  EXPECT_TRUE(fs::exists(kept() / "run.json"));
+  // A folder that was changed since is no reason to throw away what it can be made from.
+  model::testing::write_file(out() / "quantization_config.json", "{}");
+  expect_parts(error_of([&] { run(given); }, ErrorCode::failed_check),
+               {"quantization_config.json: 2 bytes", "out.tmp"});
+  fs::remove_all(out());
+  run(given);
+  EXPECT_TRUE(content(out()) == expected);
+  expect_parts(error_of([&] { run(given); }, ErrorCode::usage), {"--out", "is there"});
+}
+
+TEST_F(EncodeModel, WithoutTextMatricesHaveNoFeedback) {
+  QuantizeOptions given = options(3);
+  given.exl3.calibration = {};
+  given.exl3.calibration_files.clear();
+  given.exl3.is_calibrated = false;
+  const QuantizeReport report = run(given);
+  for (const EncodedTensor& tensor : report.encoded) {
+    EXPECT_TRUE(tensor.fallback) << tensor.name;
+    EXPECT_EQ(tensor.calibration_rows, 0) << tensor.name;
+  }
+  ASSERT_EQ(report.notes.size(), 1u);
+  expect_parts(report.notes[0], {"without calibration text"});
+  model::load_text_weights(model::Checkpoint::open(out()), model::read_shape(out()));
+  for (const RecheckResult& result : recheck(out(), read_manifest(out()), given, 3, 1, [](int64_t, int64_t) {}))
+    EXPECT_EQ(result.fault, "") << result.name;
+  expect_parts(error_of([&] { recheck(out(), read_manifest(out()), options(3), 3, 1, [](int64_t, int64_t) {}); },
+                        ErrorCode::failed_check),
+               {"calibration"});
+  fs::remove_all(out());
+  given.exl3.bits_target = 3;
+  expect_parts(error_of([&] { run(given); }, ErrorCode::usage), {"--bits-target", "--calibration none"});
+}
+
 TEST_F(EncodeModel, WhatItRefuses) {
   const auto refused = [&](const QuantizeOptions& given, ErrorCode code) {
     std::string message = error_of([&] { run(given); }, code);

@@ -197,6 +197,7 @@ QuantizeOptions options_of(const EncodingOrigin& origin, const std::string& wher
   options.head = coding("head", options.exl3.head_bits);
   options.exl3.bits_target = number_of<double>(settings, "bits_target", where);
   options.exl3.seed = number_of<uint64_t>(settings, "seed", where);
+  options.exl3.is_calibrated = origin.calibration_tokens > 0;
   options.exl3.calibration.size = number_of<int64_t>(settings, "window", where);
   using quant::Exl3Codebook, quant::Exl3OutScales, quant::Exl3ScaleSearch;
   options.exl3.layout = value_of(

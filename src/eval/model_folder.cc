@@ -1,9 +1,12 @@
 // Everything is written as it is read: the same folder for the same model.
 #include "eval/model_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -150,6 +153,23 @@ void copy_files(const std::vector<fs::path>& files, const fs::path& folder) {
     fs::copy_file(file, folder / file.filename(), error);
     if (error) fail_to_write(folder / file.filename(), error, "a copy of " + file.filename().string());
   }
+}
+
+void flush(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool is_flushed =
+      file >= 0 && (::fsync(file) == 0 || errno == EINVAL);  // some file systems have none of folders
+  const std::error_code error(errno, std::generic_category());
+  if (file >= 0) ::close(file);
+  if (!is_flushed) fail_to_write(path, error, "a disk that takes it");
+}
+
+void flush_folder(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    flush(entry->path());
+  if (error) fail_to_write(folder, error, "a readable folder");
+  flush(folder);
 }
 
 }  // namespace tandem::eval

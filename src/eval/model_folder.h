@@ -54,4 +54,9 @@ void write_text(const std::filesystem::path& path, const std::string& text);
 void write_index(const std::filesystem::path& folder, const Shards& shards, int64_t bytes);
 void copy_files(const std::vector<std::filesystem::path>& files, const std::filesystem::path& folder);
 
+// On disk, and not only in the system's memory, when this returns: a file or the names in a folder; a folder with its
+// files. Throws Error(resource).
+void flush(const std::filesystem::path& path);
+void flush_folder(const std::filesystem::path& folder);
+
 }  // namespace tandem::eval

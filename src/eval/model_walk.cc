@@ -91,14 +91,15 @@ ModelWalk::ModelWalk(const QuantizeOptions& options, const model::Shape& shape, 
 ModelWalk::~ModelWalk() = default;
 
 void ModelWalk::run(WalkStore& store, Predecessors predecessors) {
-  calibration_ = std::make_unique<LayerCalibration>(shape_, options_.exl3.calibration, folder_, threads_);
+  if (options_.exl3.is_calibrated)
+    calibration_ = std::make_unique<LayerCalibration>(shape_, options_.exl3.calibration, folder_, threads_);
   const model::TextWeights source = predecessors == Predecessors::source ? coded_ : model::TextWeights{};
   for (int64_t layer = 0; layer < shape_.num_hidden_layers && store.goes_on(); ++layer) {
     encode_part(store, layer, Part::layer);
     if (layer + 1 == shape_.num_hidden_layers) break;
     const auto at = static_cast<size_t>(layer);
     if (predecessors == Predecessors::source) coded_.layers[at] = source.layers[at];
-    calibration_->advance(coded_);
+    if (calibration_) calibration_->advance(coded_);
     held_.clear();  // nothing runs this layer any more
   }
   if (!store.goes_on()) return;
@@ -157,6 +158,7 @@ void ModelWalk::encode_phase(WalkStore& store, const Weights& weights, Part part
 }
 
 void ModelWalk::capture(Part part, Moments& layer, Moments& end) {
+  if (!calibration_) return;  // moments of no rows
   const RowWeight weight = options_.exl3.layout == Exl3Layout::tr3 ? RowWeight::squared_routing : RowWeight::one;
   if (part == Part::layer) return calibration_->capture(coded_, weight, layer);
   calibration_->capture_end(coded_, weight, end, layer);

@@ -73,7 +73,7 @@ class ModelWalk {
   std::map<int64_t, Weights> by_layer_;           // -1: the head
   std::filesystem::path folder_;
   device::Threads& threads_;
-  std::unique_ptr<LayerCalibration> calibration_;
+  std::unique_ptr<LayerCalibration> calibration_;         // none without text
   std::vector<FinishedTensor> held_;                      // what coded_ points to
   std::map<std::string, quant::Exl3GivenVectors> given_;  // TR3, by module
 };

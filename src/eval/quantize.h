@@ -48,6 +48,7 @@ struct Exl3Options {
   quant::Exl3OutScales out_scales = quant::Exl3OutScales::always;
   quant::Exl3ScaleSearch scale_search = quant::Exl3ScaleSearch::full;
   uint64_t seed = 0;
+  bool is_calibrated = true;  // false: no text; matrices are encoded without error feedback
   Windows calibration;
   std::vector<CalibrationFile> calibration_files;
   EncodeMatrix encode = {};  // tests of what is around the encoder have a quick one; none: quant::exl3_encode

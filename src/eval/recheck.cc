@@ -76,6 +76,19 @@ QuantizeOptions settings_of(const std::filesystem::path& folder, const Manifest&
 
 }  // namespace
 
+void take_widths(const Manifest& manifest, const std::string& where, const Exl3Options& options, ConversionPlan& plan) {
+  std::map<std::string, int> bits;
+  for (const EncodedTensor& tensor : manifest.tensors) bits[tensor.name] = tensor.bits;
+  for (auto& [name, converted] : plan.converted)
+    for (ConvertedWeight& weight : converted) {
+      if (weight.coding != Coding::exl3) continue;
+      const auto found = bits.find(weight.module());
+      if (found == bits.end())
+        throw Error(ErrorCode::bad_file, where, weight.module() + " is missing", "every matrix in EXL3");
+      set_bits(weight, found->second, options);
+    }
+}
+
 std::vector<RecheckResult> recheck(const std::filesystem::path& folder, const Manifest& manifest,
                                    const QuantizeOptions& options, int64_t count, uint64_t seed,
                                    const QuantizeProgress& progress) {
@@ -91,19 +104,11 @@ std::vector<RecheckResult> recheck(const std::filesystem::path& folder, const Ma
   const model::Checkpoint source = model::Checkpoint::open(settings.model), made = model::Checkpoint::open(folder);
   const model::TextWeights weights = model::load_text_weights(source, shape);
   ConversionPlan plan = plan_conversion(source, shape, settings);
-  std::map<std::string, int> bits;
-  for (const EncodedTensor& tensor : manifest.tensors) bits[tensor.name] = tensor.bits;
+  take_widths(manifest, (folder / manifest_name).string(), settings.exl3, plan);
   std::vector<std::string> names;
-  for (auto& [name, converted] : plan.converted)
-    for (ConvertedWeight& weight : converted) {
-      if (weight.coding != Coding::exl3) continue;
-      const auto found = bits.find(weight.module());
-      if (found == bits.end())
-        throw Error(ErrorCode::bad_file, (folder / manifest_name).string(), weight.module() + " is missing",
-                    "every matrix in EXL3");
-      set_bits(weight, found->second, settings.exl3);
-      names.push_back(weight.module());
-    }
+  for (const auto& [name, converted] : plan.converted)
+    for (const ConvertedWeight& weight : converted)
+      if (weight.coding == Coding::exl3) names.push_back(weight.module());
   std::set<std::string> chosen;
   std::shuffle(names.begin(), names.end(), std::mt19937_64(seed));
   chosen.insert(names.begin(), names.begin() + std::min<int64_t>(count, std::ssize(names)));
