@@ -12,8 +12,9 @@
 namespace tandem::grammar {
 
 struct CompilerOptions {
-  std::chrono::milliseconds deadline{10'000};  // for one grammar (spec/frontend.md E.2)
-  size_t cache_bytes = size_t{256} << 20;      // of kept grammars; the least recently used leave first
+  std::chrono::milliseconds deadline{10'000};   // processor time of one grammar's thread (spec/frontend.md E.2)
+  std::chrono::milliseconds most_wait{30'000};  // for a thread and its work, by the clock
+  size_t cache_bytes = size_t{256} << 20;       // of kept grammars; the least recently used leave first
   int threads = 2;
   size_t most_waiting = 64;  // grammars that wait for a thread
 };
@@ -25,9 +26,17 @@ class Compiler {
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
-  // Waits for the grammar. Throws Error(usage) for a source that is wrong or takes longer than the deadline (its thread
-  // goes on, and a later request finds the grammar), Error(resource) when too many wait. Thread-safe.
-  std::shared_ptr<const Compiled> compile(const Source& source) const;
+  // Waits for the grammar. Throws Error(usage) for a source that is wrong or whose thread has worked on it for longer
+  // than the deadline (it goes on, and a later request finds the grammar), however busy the machine is; Error(resource)
+  // when too many wait or it is not there at `until`, by default most_wait from now: then nothing is wrong with it.
+  // Thread-safe.
+  using TimePoint = std::chrono::steady_clock::time_point;
+  std::shared_ptr<const Compiled> compile(const Source& source) const { return compile(source, wait_until()); }
+  std::shared_ptr<const Compiled> compile(const Source& source, TimePoint until) const;
+  // The same end for all grammars of one request.
+  TimePoint wait_until() const;
+  // Begins with a grammar that compile() will soon be asked for, if there is room. Thread-safe.
+  void prepare(const Source& source) const;
   const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
 
   struct Counts {

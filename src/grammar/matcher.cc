@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "grammar/pattern.h"
 
 #ifdef TANDEM_HAS_XGRAMMAR
 #include <xgrammar/xgrammar.h>
@@ -33,7 +34,7 @@ namespace tandem::grammar {
 
 namespace {
 
-constexpr int compile_threads = 2;
+constexpr int compile_threads = 1;              // the caller's own, whose processor time the compiler's deadline counts
 constexpr int most_blanks_between_tokens = 32;  // spec/frontend.md E.7: a loop of blanks ends
 
 // "Check failed: (x) is false: the reason" to "the reason".
@@ -53,10 +54,10 @@ xgrammar::Grammar parse(const Source& source) {
     case Language::json_schema:
       return xgrammar::Grammar::FromJSONSchema(source.text, true, std::nullopt, std::nullopt, false,
                                                most_blanks_between_tokens);
-    case Language::regex: return xgrammar::Grammar::FromRegex(source.text);
+    case Language::regex: return xgrammar::Grammar::FromRegex(exact_hex_escapes(source.text));
     case Language::ebnf: break;
   }
-  return xgrammar::Grammar::FromEBNF(source.text);
+  return xgrammar::Grammar::FromEBNF(exact_hex_escapes(source.text));
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ class Scanner {
       if (in_json_ && !in_class && is_escaped_in_json(lead))
         refuse("a character that JSON escapes", "characters that strings hold as they are");
       ++at_;
-      if (lead < 0x20) return fmt::format("\\x{:02x}", lead);
+      if (lead < 0x20) return fmt::format("\\u{{{:x}}}", lead);
       return std::string(1, static_cast<char>(lead));
     }
     const size_t size = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
@@ -180,7 +180,7 @@ class Scanner {
     if (controls.find(c) != std::string_view::npos) {
       if (in_json_ && !in_class) refuse(fmt::format("'\\{}'", c), "characters that strings hold without escapes");
       at_ += 2;
-      return c == '0' ? "\\x00" : std::string{'\\', c};
+      return c == '0' ? "\\u{0}" : std::string{'\\', c};
     }
     if (c == 'x' || c == 'u') return scan_hex(in_class);
     if (is_alphanumeric) refuse(fmt::format("'\\{}'", c), "\\d \\w \\s \\D \\W \\S, \\xHH, \\uHHHH or an escaped sign");
@@ -287,6 +287,20 @@ std::string string_pattern(std::string_view pattern, std::optional<int64_t> min_
     out += has_length ? with_length(one, min_length, max_length, where) : one.text;
     if (!one.to_end) out += any_characters;
     out += ')';
+  }
+  return out;
+}
+
+std::string exact_hex_escapes(std::string_view text) {
+  constexpr std::string_view digits = "0123456789abcdefABCDEF";
+  std::string out;
+  for (size_t at = 0; at < text.size(); ++at) {
+    out += text[at];
+    if (text[at] != '\\' || at + 1 == text.size()) continue;
+    const std::string_view hex = text.substr(at + 1).starts_with('x') ? text.substr(at + 2).substr(0, 2) : "";
+    const bool is_exact = hex.size() == 2 && hex.find_first_not_of(digits) == std::string_view::npos;
+    out += is_exact ? "u00" : text.substr(at + 1, 1);
+    ++at;
   }
   return out;
 }

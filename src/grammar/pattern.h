@@ -22,6 +22,10 @@ void check_regex(std::string_view regex, const std::string& where);
 std::string string_pattern(std::string_view pattern, std::optional<int64_t> min_length,
                            std::optional<int64_t> max_length, const std::string& where);
 
+// The same text with \xHH as \u00HH, in regular expressions and grammars: xgrammar would take further digits for a part
+// of the escape.
+std::string exact_hex_escapes(std::string_view text);
+
 // Characters, any but those that JSON would escape: the strings of these lengths.
 std::string length_pattern(std::optional<int64_t> min_length, std::optional<int64_t> max_length);
 

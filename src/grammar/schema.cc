@@ -70,15 +70,15 @@ class SchemaWalker {
                                 return node(schema, path);
                               }} {}
 
-  JsonValue walk() {
-    auto out = node(root_, "#");
-    if (!out) throw Error(ErrorCode::usage, "#", "a schema that no value satisfies", "a satisfiable schema");
+  JsonValue walk(const std::string& place) {
+    auto out = node(resolve(place, place), place);
+    if (!out) throw Error(ErrorCode::usage, place, std::string(satisfied_by_nothing), "a satisfiable schema");
     JsonValue defs = json_object();
     while (!pending_.empty()) {  // a reference's target may hold others
       const std::string target = pending_.back();
       pending_.pop_back();
       auto value = node(resolve(target, target), target);
-      if (!value) throw Error(ErrorCode::usage, target, "a schema that no value satisfies", "a satisfiable schema");
+      if (!value) throw Error(ErrorCode::usage, target, std::string(satisfied_by_nothing), "a satisfiable schema");
       set_member(defs, names_.at(target), std::move(*value));
     }
     check_cycles(defs);
@@ -389,12 +389,17 @@ void SchemaContext::unsupported(const std::string& path, const std::string& foun
   ignored.push_back(fmt::format("{}: {}", path, found));
 }
 
-PreparedSchema prepare_schema(const JsonValue& schema, const SchemaOptions& options) {
+PreparedSchema prepare_schema(const JsonValue& document, const std::string& place, const SchemaOptions& options) {
   PreparedSchema out;
-  out.text = compact_json(SchemaWalker(schema, options, out.ignored).walk());
+  out.value = SchemaWalker(document, options, out.ignored).walk(place);
+  out.text = compact_json(out.value);
   if (out.text.size() > 8 * most_schema_bytes)
     throw Error(ErrorCode::usage, "#", "a schema whose alternatives are too large", "a smaller one");
   return out;
+}
+
+PreparedSchema prepare_schema(const JsonValue& schema, const SchemaOptions& options) {
+  return prepare_schema(schema, "#", options);
 }
 
 PreparedSchema prepare_schema(std::string_view schema, const SchemaOptions& options) {

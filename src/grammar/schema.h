@@ -21,6 +21,7 @@ struct SchemaOptions {
 
 struct PreparedSchema {
   std::string text;                  // for Language::json_schema
+  chat::JsonValue value;             // the same
   std::vector<std::string> ignored;  // "#/properties/a: keyword 'uniqueItems'", if ignore_unsupported
 };
 
@@ -28,8 +29,13 @@ struct PreparedSchema {
 inline constexpr size_t most_schema_bytes = 256 * 1024;
 inline constexpr int most_schema_depth = 64, most_enum_values = 10'000;
 
+// What found() says of a schema like `false`.
+inline constexpr std::string_view satisfied_by_nothing = "a schema that no value satisfies";
+
 // Throws Error(usage): where() is a JSON pointer into the schema ("#/properties/a"), found() names the keyword.
 PreparedSchema prepare_schema(std::string_view schema, const SchemaOptions& options);
 PreparedSchema prepare_schema(const chat::JsonValue& schema, const SchemaOptions& options);
+// Of a schema inside `document`, at the JSON pointer `place` ("#/properties/a"): its references lead into the document.
+PreparedSchema prepare_schema(const chat::JsonValue& document, const std::string& place, const SchemaOptions& options);
 
 }  // namespace tandem::grammar
