@@ -42,8 +42,9 @@ class CallParser {
 
   // The next token is text unless it closes the value.
   bool in_value() const { return state_ == State::value; }
-  // A piece has been given out.
-  bool begun() const { return begun_; }
+  // A piece has been given out, or a name that may be called was followed by a call's markup: this is more than a
+  // mention of the marker.
+  bool begun() const { return begun_ || state_ != State::head; }
   // Bytes of the tokens taken.
   const std::string& raw() const { return raw_; }
 

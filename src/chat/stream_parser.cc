@@ -59,6 +59,7 @@ struct StreamParser::State {
   int32_t closer;
   CallMarkup markup;
   std::vector<int32_t> structure;
+  bool call_is_certain;
 
   Phase phase;
   bool drop_newlines = false;  // the last token was a closer, or newlines that followed one
@@ -72,12 +73,14 @@ struct StreamParser::State {
   std::optional<CallParser> call;
   std::optional<Trial> trial;
 
-  State(const text::Tokenizer& the_tokenizer, bool reasoning_open, std::shared_ptr<const ToolSchemas> the_tools)
+  State(const text::Tokenizer& the_tokenizer, bool reasoning_open, std::shared_ptr<const ToolSchemas> the_tools,
+        bool is_certain)
       : tokenizer(the_tokenizer),
         tools(std::move(the_tools)),
         opener(required_token(the_tokenizer, "<think>")),
         closer(required_token(the_tokenizer, "</think>")),
         markup(the_tokenizer),
+        call_is_certain(is_certain),
         phase(reasoning_open ? Phase::reasoning : Phase::content_start) {
     for (const std::string_view content : kStructure) {
       if (const auto id = tokenizer.added_token(content)) structure.push_back(*id);
@@ -260,7 +263,7 @@ struct StreamParser::State {
     if (call) {
       if (stopped && call->finish(out)) {
         call_is_complete();
-      } else if (stopped || !call->begun()) {
+      } else if (stopped || !(call_is_certain || call->begun())) {
         call_was_text(out);
       }
     }
@@ -276,8 +279,8 @@ struct StreamParser::State {
 };
 
 StreamParser::StreamParser(const text::Tokenizer& tokenizer, bool reasoning_open,
-                           std::shared_ptr<const ToolSchemas> tools)
-    : state_(std::make_unique<State>(tokenizer, reasoning_open, std::move(tools))) {}
+                           std::shared_ptr<const ToolSchemas> tools, bool call_is_certain)
+    : state_(std::make_unique<State>(tokenizer, reasoning_open, std::move(tools), call_is_certain)) {}
 StreamParser::~StreamParser() = default;
 StreamParser::StreamParser(StreamParser&&) noexcept = default;
 

@@ -17,10 +17,11 @@ namespace tandem::chat {
 class StreamParser {
  public:
   // `tokenizer` must outlive the parser. reasoning_open: the prompt ended inside <think>. `tools`: the tools that were
-  // offered; null: calls are not looked for and their markup is text. Throws Error(bad_file) if the tokenizer has no
-  // <think> or </think> token.
+  // offered; null: calls are not looked for and their markup is text. call_is_certain: what follows <tool_call> cannot
+  // be anything but a call (tool_choice required). Throws Error(bad_file) if the tokenizer has no <think> or </think>
+  // token.
   StreamParser(const text::Tokenizer& tokenizer, bool reasoning_open,
-               std::shared_ptr<const ToolSchemas> tools = nullptr);
+               std::shared_ptr<const ToolSchemas> tools = nullptr, bool call_is_certain = false);
   ~StreamParser();
   StreamParser(StreamParser&&) noexcept;
 
@@ -29,7 +30,8 @@ class StreamParser {
   // The reply has ended; `stopped` by a stop token or stop string (false: cut by length or cancelled). Rule C.8 b: a
   // reply that stopped without ever closing its reasoning is content; it is sent once more as one content piece. A call
   // that lacks nothing but its end is completed if the reply stopped; one that lacks more is content then, and nothing
-  // if the reply was cut.
+  // if the reply was cut. Cut inside its head it may be a mention of <tool_call>, and is text unless a call was
+  // certain.
   std::vector<ReplyPiece> finish(bool stopped);
 
   bool in_reasoning() const;
