@@ -282,6 +282,8 @@ void ServerMetrics::write_gpu(PrometheusText& page, const ServedModel& model,
   counter("tandem:gpu_kernels_loaded_total", "Kernels loaded; stays as it is after ready.", counts.kernels_loaded);
   counter("tandem:gpu_graph_steps_total", "Passes of the model or a drafter that ran as a recorded graph.",
           counts.graph_steps);
+  counter("tandem:gpu_result_bytes_total", "Bytes of results, tokens and logits, that steps copied to the host.",
+          counts.result_bytes);
   counter("tandem:gpu_launched_steps_total", "Those that were launched kernel by kernel.", counts.launched_steps);
 }
 

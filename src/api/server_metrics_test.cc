@@ -191,16 +191,15 @@ TEST_F(MetricsPage, GaugesAreTheEngines) {
 
 TEST_F(MetricsPage, GpusAreThereWhenOneRunsTheModel) {
   Setup setup;
-  setup.engine.state.runner = {12, 34, 56, 78};
+  setup.engine.state.runner = {12, 34, 56, 78, 90};
   EXPECT_EQ(page(setup).types().count("tandem:gpu_allocations_total"), 0u);  // on a CPU
   setup.served.gpu = {{"name", "NVIDIA H200"}, {"driver", "580.1"}};
   setup.served.gpu_memory = int64_t{1} << 37;
   const ParsedMetrics metrics = page(setup);
-  const std::vector<std::pair<std::string, double>> expected = {{"tandem:gpu_allocations_total", 12},
-                                                                {"tandem:gpu_kernels_loaded_total", 34},
-                                                                {"tandem:gpu_graph_steps_total", 56},
-                                                                {"tandem:gpu_launched_steps_total", 78},
-                                                                {"tandem:gpu_memory_bytes", 137438953472.0}};
+  const std::vector<std::pair<std::string, double>> expected = {
+      {"tandem:gpu_allocations_total", 12},  {"tandem:gpu_kernels_loaded_total", 34},
+      {"tandem:gpu_graph_steps_total", 56},  {"tandem:gpu_launched_steps_total", 78},
+      {"tandem:gpu_result_bytes_total", 90}, {"tandem:gpu_memory_bytes", 137438953472.0}};
   for (const auto& [name, value] : expected) EXPECT_EQ(metrics.value(name), value) << name;
   EXPECT_EQ(metrics.value("tandem:gpu_info",
                           {{"name", "NVIDIA H200"}, {"driver", "580.1"}, {"engine", "0"}, {"model_name", "nano"}}),

@@ -12,6 +12,7 @@
 #include "cli/loaded_model.h"
 #include "cli/standard_io.h"
 #include "engine/plan.h"
+#include "engine/sample_on_host.h"
 #include "engine/step_recording.h"
 #include "engine/step_runner.h"
 #include "model/checkpoint.h"
@@ -139,7 +140,10 @@ int run_bench_replay(const BenchReplayOptions& options) {
                                          drafter ? drafter->model() : forward::DrafterModel{});
   Replayed outcome;
   engine::RecordedStep recorded;
-  while (reader.next(recorded)) run_step(*runner, recorded, file_name, outcome);
+  // Steps of a GPU may ask for tokens in place of logits.
+  engine::SampleOnHost sampled(*runner, static_cast<int32_t>(shape.vocab_size),
+                               reader.header().capacity.max_logit_rows);
+  while (reader.next(recorded)) run_step(sampled, recorded, file_name, outcome);
   if (outcome.compared() == 0)
     throw Error(ErrorCode::bad_file, file_name,
                 reader.is_cut_off() ? "is cut within its first step" : "has no step with a result",

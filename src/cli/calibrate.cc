@@ -61,6 +61,7 @@ int run_calibrate_timing(const CalibrateOptions& options) {
   timing.page_rows = capacity.page_rows;
   timing.max_rows = capacity.max_rows;
   timing.vocab_size = model.shape().vocab_size;
+  timing.samples_in_step = model.samples_in_step();
   timing.rows = std::min<int32_t>({timing.rows, capacity.max_rows, capacity.max_logit_rows});
   const int64_t pages = draft::StepTimer::pages(timing, std::ssize(ids));
   if (pages >= capacity.pages)

@@ -19,6 +19,7 @@
 #include "cli/kv_scales.h"
 #include "engine/batch_engine.h"
 #include "engine/plan_bytes.h"
+#include "engine/sampling_check.h"
 #include "engine/step_recording.h"
 #include "forward/gpu_model.h"
 #include "forward/rounded_weights.h"
@@ -123,7 +124,7 @@ std::vector<int32_t> stop_ids(const model::JsonObject& config, const model::Shap
 // `sampled_tokens`: the tokenizer's size.
 engine::BatchEngineOptions engine_options(const LoadOptions& options, const model::Shape& shape,
                                           const engine::Plan& plan, const Drafting& drafting,
-                                          const draft::TimingTable& table, int32_t sampled_tokens) {
+                                          const draft::TimingTable& table, int32_t sampled_tokens, bool on_gpu) {
   engine::BatchEngineOptions engine;
   engine.scheduler.vocab_size = static_cast<int32_t>(shape.vocab_size);
   engine.scheduler.sampled_tokens = sampled_tokens;
@@ -135,6 +136,7 @@ engine::BatchEngineOptions engine_options(const LoadOptions& options, const mode
   engine.scheduler.prefill_slice_ms = options.prefill_slice_ms;
   engine.scheduler.fill_share = options.fill_share;
   engine.scheduler.draft = draft_options(drafting, table);
+  engine.scheduler.samples_in_step = on_gpu;
   engine.watchdog_s = options.watchdog_s;
   engine.check_numerics = options.check_numerics;
   // A thread that hangs cannot be joined: nothing is cleaned up.
@@ -219,8 +221,8 @@ void check_load(const LoadOptions& options) {
                                                 shape, model::load_text_weights(checkpoint, shape), drafting.mtp)
                                           : checkpoint.total_bytes();
   const auto plan = plan_of(options, shape, drafting, weights + drafter_bytes(drafting), device.gpu.get());
-  engine::check_options(
-      engine_options(options, shape, plan, drafting, draft::built_in_table(), static_cast<int32_t>(shape.vocab_size)));
+  engine::check_options(engine_options(options, shape, plan, drafting, draft::built_in_table(),
+                                       static_cast<int32_t>(shape.vocab_size), device.on_gpu()));
   check_recording(options.record_steps, folder);
 }
 
@@ -308,6 +310,11 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       threads_(plan_.ranks * engine::threads_of_rank(options.threads, ranks_of(options))),
       table_(stored_table(options.drafting, calibration_key(), unmeasured_table(drafting_, shape_))),
       runner_(make_runner()) {
+  if (device_.on_gpu()) {
+    const int64_t compared =
+        engine::check_sampling(*runner_, plan_.capacity, static_cast<int32_t>(shape_.vocab_size), tokenizer_.size());
+    log(LogLevel::debug, "sampling in the step: {} tokens, all of them the host's", compared);
+  }
   record_steps(options);
   log(options.announce_device || (device_.has_gpu && !device_.on_gpu()) ? LogLevel::info : LogLevel::debug,
       "device: {}", device_text());
@@ -316,7 +323,8 @@ LoadedModel::LoadedModel(const LoadOptions& options)
     drafter_ = std::make_unique<draft::ModelDrafter>(
         runner, drafter_options(drafting_, table_, plan_.capacity, shape_.vocab_size));
   engine_ = std::make_unique<engine::BatchEngine>(
-      runner, engine_options(options, shape_, plan_, drafting_, table_, tokenizer_.size()), drafter_.get());
+      runner, engine_options(options, shape_, plan_, drafting_, table_, tokenizer_.size(), device_.on_gpu()),
+      drafter_.get());
 }
 
 std::string LoadedModel::calibration_key() const {

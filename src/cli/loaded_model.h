@@ -109,6 +109,7 @@ class LoadedModel {
   std::string calibration_key() const;
   // The model itself. Only for a caller that knows that no request runs: the engine's thread uses it, too.
   engine::StepRunner& runner() { return *runner_; }
+  bool samples_in_step() const { return device_.on_gpu(); }  // the runner takes forward::Step::samples
   // What the dialects need; `names` empty: name(). Points into this object.
   api::ServedModel served(std::vector<std::string> names = {});
 

@@ -32,6 +32,7 @@ forward::RunnerCounts RunnerGroup::counts() const {
     const forward::RunnerCounts more = ranks_[rank].model->counts();
     sum.allocations += more.allocations;
     sum.kernels_loaded += more.kernels_loaded;
+    sum.result_bytes += more.result_bytes;
   }
   return sum;
 }

@@ -30,6 +30,7 @@ class RunnerGroup final : public forward::StepRunner {
 
   void run(const forward::Step& step) override;
   std::span<const float> logits() const override { return ranks_.front().model->logits(); }
+  std::span<const ops::Sampled> sampled() const override { return ranks_.front().model->sampled(); }
   forward::DraftLattices lattices() const override { return ranks_.front().model->lattices(); }
   // Of the first rank that has any.
   std::string not_finite(const forward::Step& step) override;

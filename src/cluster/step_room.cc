@@ -20,6 +20,8 @@ void reserve(forward::Step& step, const forward::Capacity& capacity) {
   step.page_tables.reserve(slots * count(stream_pages));
   step.logit_rows.reserve(count(capacity.max_logit_rows));
   step.head_slots.reserve(slots);
+  step.samples.reserve(count(capacity.max_logit_rows));
+  step.masked_tokens.reserve(count(int64_t{capacity.max_logit_rows} * forward::RowSample::most_masked));
 }
 
 size_t step_bytes(const forward::Step& reserved) {
@@ -29,8 +31,10 @@ size_t step_bytes(const forward::Step& reserved) {
          reserved.restores.capacity() * sizeof(forward::StateMove) +
          reserved.page_copies.capacity() * sizeof(forward::PageCopy) +
          reserved.segments.capacity() * sizeof(forward::Segment) + reserved.positions.capacity() * sizeof(int64_t) +
-         sizeof(int32_t) * (reserved.tokens.capacity() + reserved.page_tables.capacity() +
-                            reserved.logit_rows.capacity() + reserved.head_slots.capacity());
+         sizeof(int32_t) *
+             (reserved.tokens.capacity() + reserved.page_tables.capacity() + reserved.logit_rows.capacity() +
+              reserved.head_slots.capacity() + reserved.masked_tokens.capacity()) +
+         reserved.samples.capacity() * sizeof(forward::RowSample);
 }
 
 }  // namespace tandem::cluster

@@ -1,6 +1,7 @@
 // The procedure of 5.3 with a clock that the test sets: batches are never mixed, and the choice is the stated one.
 #include "draft/calibration.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -288,19 +289,36 @@ class ClockedModel : public forward::StepRunner {
         now += 3;
         break;
     }
+    sampled_.clear();
+    for (const forward::RowSample& sample : step.samples) {
+      const float* row = logits_.data() + sample.row * vocabulary;
+      sampled_.push_back({static_cast<int32_t>(std::max_element(row, row + vocabulary) - row), 0, 1});
+    }
+    if (!sampled_.empty()) {
+      EXPECT_EQ(step.samples.size(), step.logit_rows.size()) << "all rows or none";
+      logits_.clear();
+    }
   }
   std::span<const float> logits() const override { return logits_; }
+  std::span<const ops::Sampled> sampled() const override { return sampled_; }
   static size_t next(int32_t token) { return static_cast<size_t>(token * 7 + 3) % vocabulary; }
 
  private:
   std::vector<float> logits_;
+  std::vector<ops::Sampled> sampled_;
 };
 
-TEST(StepTimer, TimesTheModelsOwnContinuation) {
+// From logits, or from tokens that the steps choose.
+class TimedSteps : public ::testing::TestWithParam<bool> {};
+
+TEST_P(TimedSteps, TimesTheModelsOwnContinuation) {
   ClockedModel model;
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
-  StepTimerOptions options{
-      .page_rows = 16, .max_rows = 20, .vocab_size = ClockedModel::vocabulary, .now_ms = [&] { return model.now; }};
+  StepTimerOptions options{.page_rows = 16,
+                           .max_rows = 20,
+                           .vocab_size = ClockedModel::vocabulary,
+                           .samples_in_step = GetParam(),
+                           .now_ms = [&] { return model.now; }};
   StepTimer timer(model, options, prompt);
   for (size_t i = prompt.size(); i < timer.text().size(); ++i)
     ASSERT_EQ(static_cast<size_t>(timer.text()[i]), ClockedModel::next(timer.text()[i - 1]));
@@ -317,6 +335,9 @@ TEST(StepTimer, TimesTheModelsOwnContinuation) {
   EXPECT_GE(StepTimer::pages(options, 17) * 16, 17 + 8 * 8 + 16);
   EXPECT_THROW(StepTimer(model, options, std::span(prompt).first(7)), Error);
 }
+
+INSTANTIATE_TEST_SUITE_P(Results, TimedSteps, ::testing::Bool(),
+                         [](const auto& one) { return std::string(one.param ? "tokens" : "logits"); });
 
 }  // namespace
 }  // namespace tandem::draft::calibration_test

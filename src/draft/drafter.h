@@ -6,6 +6,7 @@
 #include <span>
 
 #include "draft/proposal.h"
+#include "forward/step.h"
 
 namespace tandem::draft {
 
@@ -39,6 +40,9 @@ class TokenPicker {
   // `logits`: [vocab_size] for `position` of the slot's stream. With `drawn_from`: draws with noise that verification
   // does not use and tells the distribution.
   virtual Pick pick(int32_t slot, std::span<const float> logits, int64_t position, DraftDistribution* drawn_from) = 0;
+  // The same rule for the step's last logit row as a sample with its probability, so that the model picks in the step
+  // itself. False: it cannot, and pick() gets the logits.
+  virtual bool add_sample(int32_t /*slot*/, int64_t /*position*/, forward::Step& /*step*/) { return false; }
 };
 
 class Drafter {

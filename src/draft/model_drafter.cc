@@ -41,6 +41,8 @@ ModelDrafter::ModelDrafter(forward::StepRunner& runner, const ModelDrafterOption
   step_.positions.reserve(rows);
   step_.segments.reserve(slots);
   step_.logit_rows.reserve(slots);
+  step_.samples.reserve(slots);
+  step_.masked_tokens.reserve(slots * forward::RowSample::most_masked);
   step_.page_tables.reserve(slots * static_cast<size_t>(std::max<int64_t>(options.max_stream_pages, 1)));
 }
 
@@ -196,7 +198,7 @@ void ModelDrafter::absorb(TokenPicker& picker) {
       from += rows;
       if (from == plan.absorb_to && plan.source == Source::mtp) {
         step_.logit_rows.push_back(static_cast<int32_t>(std::ssize(step_.tokens)) - 1);
-        asked_.push_back(&plan);
+        ask(plan, picker);
       }
       if (std::ssize(step_.tokens) == options_.max_rows) run_absorb(picker);
     }
@@ -207,10 +209,14 @@ void ModelDrafter::absorb(TokenPicker& picker) {
 void ModelDrafter::run_absorb(TokenPicker& picker) {
   step_.kind = forward::StepKind::mtp_absorb;
   runner_.run(step_);
-  for (size_t i = 0; i < asked_.size(); ++i)
-    add_mtp_draft(*asked_[i], runner_.logits().subspan(i * static_cast<size_t>(options_.vocab_size)), picker);
-  step_.clear();
-  asked_.clear();
+  add_mtp_drafts(picker);
+}
+
+// The step's last logit row gives the plan's next draft.
+void ModelDrafter::ask(Plan& plan, TokenPicker& picker) {
+  const StreamView& view = *plan.view;
+  asked_.push_back(&plan);
+  plan.is_sampled = !view.draws && picker.add_sample(view.slot, view.length + 1 + view.proposal->count, step_);
 }
 
 // One more draft of each stream that goes on, until none does.
@@ -221,7 +227,7 @@ void ModelDrafter::chain(TokenPicker& picker) {
       add_segment(plan, plan.view->length + drafts - 1, 1);
       step_.logit_rows.push_back(static_cast<int32_t>(step_.tokens.size()));
       step_.tokens.push_back(plan.view->proposal->tokens[static_cast<size_t>(drafts - 1)]);
-      asked_.push_back(&plan);
+      ask(plan, picker);
       if (std::ssize(step_.tokens) == options_.max_rows) run_chain(picker);
     }
     if (!step_.tokens.empty()) run_chain(picker);
@@ -231,20 +237,40 @@ void ModelDrafter::chain(TokenPicker& picker) {
 void ModelDrafter::run_chain(TokenPicker& picker) {
   step_.kind = forward::StepKind::mtp_chain;
   runner_.run(step_);
-  for (size_t i = 0; i < asked_.size(); ++i)
-    add_mtp_draft(*asked_[i], runner_.logits().subspan(i * static_cast<size_t>(options_.vocab_size)), picker);
+  add_mtp_drafts(picker);
+}
+
+// What the step gave to those who asked.
+void ModelDrafter::add_mtp_drafts(TokenPicker& picker) {
+  const auto width = static_cast<size_t>(options_.vocab_size);
+  std::span<const float> logits = runner_.logits();
+  std::span<const ops::Sampled> sampled = runner_.sampled();
+  for (Plan* plan : asked_) {
+    const StreamView& view = *plan->view;
+    const int32_t draft = view.proposal->count;
+    auto& drawn_from = view.proposal->drawn_from[static_cast<size_t>(draft)];
+    drawn_from.size = 0;
+    if ((plan->is_sampled && sampled.empty()) || (!plan->is_sampled && logits.size() < width))
+      throw Error(ErrorCode::internal, "drafter", "fewer results of an MTP step than its rows");
+    if (plan->is_sampled) {
+      if (sampled.front().status == ops::sample_not_finite)
+        throw Error(ErrorCode::internal, "drafter", "a logit of an MTP row that is no finite number");
+      add_mtp_draft(*plan, {sampled.front().token, sampled.front().probability});
+      sampled = sampled.subspan(1);
+      continue;
+    }
+    add_mtp_draft(*plan, picker.pick(view.slot, logits.first(width), view.length + 1 + draft,
+                                     view.draws ? &drawn_from : nullptr));
+    logits = logits.subspan(width);
+  }
   step_.clear();
   asked_.clear();
 }
 
-void ModelDrafter::add_mtp_draft(Plan& plan, std::span<const float> logits, TokenPicker& picker) {
+void ModelDrafter::add_mtp_draft(Plan& plan, const TokenPicker::Pick& pick) {
   const StreamView& view = *plan.view;
   Proposal& proposal = *view.proposal;
   const int32_t draft = proposal.count;
-  auto& drawn_from = proposal.drawn_from[static_cast<size_t>(draft)];
-  drawn_from.size = 0;
-  const TokenPicker::Pick pick = picker.pick(view.slot, logits.first(static_cast<size_t>(options_.vocab_size)),
-                                             view.length + 1 + draft, view.draws ? &drawn_from : nullptr);
   plan.goes_on = false;
   if (pick.token < 0 || pick.token >= options_.vocab_size) {
     ++invalid_drafts_;

@@ -78,6 +78,7 @@ class ModelDrafter : public Drafter {
     int64_t absorb_from = 0, absorb_to = 0;
     double reach = 1;  // product of the drafts' corrected confidences
     bool goes_on = false;
+    bool is_sampled = false;  // the step picks its next draft
   };
 
   Slot& slot_of(int32_t slot);
@@ -95,7 +96,9 @@ class ModelDrafter : public Drafter {
   void run_chain(TokenPicker& picker);
   void run_blocks();
   void walk_blocks();
-  void add_mtp_draft(Plan& plan, std::span<const float> logits, TokenPicker& picker);
+  void ask(Plan& plan, TokenPicker& picker);
+  void add_mtp_drafts(TokenPicker& picker);
+  void add_mtp_draft(Plan& plan, const TokenPicker::Pick& pick);
   bool pays_on(const Plan& plan, int32_t drafts) const;
   void correct(const StreamView& view, Slot& slot, int32_t draft);
 

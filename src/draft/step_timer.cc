@@ -101,7 +101,7 @@ void StepTimer::run_text(int64_t position, int64_t rows, bool certain, bool all_
   begin_step(forward::StepKind::text, position, rows, certain);
   for (int64_t row = 0; row < rows; ++row) {
     step_.tokens.push_back(text_[static_cast<size_t>(position + row)]);
-    if (all_logits || row == rows - 1) step_.logit_rows.push_back(static_cast<int32_t>(row));
+    if (all_logits || row == rows - 1) want(row);
   }
   runner_.run(step_);
 }
@@ -109,18 +109,27 @@ void StepTimer::run_text(int64_t position, int64_t rows, bool certain, bool all_
 void StepTimer::run_mtp(int64_t position, int64_t rows) {
   begin_step(forward::StepKind::mtp_absorb, position, rows, true);
   for (int64_t row = 0; row < rows; ++row) step_.tokens.push_back(text_[static_cast<size_t>(position + row + 1)]);
-  step_.logit_rows.push_back(static_cast<int32_t>(rows - 1));
+  want(rows - 1);
   runner_.run(step_);
 }
 
 void StepTimer::run_chain(int64_t position, int32_t token) {
   begin_step(forward::StepKind::mtp_chain, position, 1, true);
   step_.tokens.push_back(token);
-  step_.logit_rows.push_back(0);
+  want(0);
   runner_.run(step_);
 }
 
+void StepTimer::want(int64_t row) {
+  if (options_.samples_in_step)
+    step_.samples.push_back({.temperature = 0,
+                             .row = static_cast<int32_t>(step_.logit_rows.size()),
+                             .size = static_cast<int32_t>(options_.vocab_size)});
+  step_.logit_rows.push_back(static_cast<int32_t>(row));
+}
+
 int32_t StepTimer::best_of_last() const {
+  if (const auto sampled = runner_.sampled(); !sampled.empty()) return sampled.back().token;
   const std::span<const float> logits = runner_.logits();
   const auto size = static_cast<size_t>(options_.vocab_size);
   if (size == 0 || logits.size() < size)

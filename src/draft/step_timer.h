@@ -19,6 +19,7 @@ struct StepTimerOptions {
   int64_t vocab_size = 0;
   int32_t rows = 16;                 // of the longest window
   int32_t stride = 8;                // tokens between the places of two passes
+  bool samples_in_step = false;      // the model chooses tokens, as it does for most requests on a GPU
   std::function<double()> now_ms{};  // a clock; none: the steady one
 };
 
@@ -42,6 +43,7 @@ class StepTimer : public PieceTimer {
   void run_mtp(int64_t position, int64_t rows);
   void run_chain(int64_t position, int32_t token);
   void begin_step(forward::StepKind kind, int64_t position, int64_t rows, bool certain);
+  void want(int64_t row);
   int32_t best_of_last() const;
 
   forward::StepRunner& runner_;

@@ -156,7 +156,7 @@ bool BatchEngine::run_step() {
   runner_.run(*step);
   check_counts();
   if (options_.check_numerics) check_numerics(*step);
-  scheduler_.complete(runner_.logits(), now());
+  scheduler_.complete(runner_.logits(), runner_.sampled(), now());
   const std::lock_guard lock(mutex_);
   progress_ = now();
   ++status_.steps;

@@ -52,6 +52,11 @@ class TokenRule {
   virtual void accept(int32_t token) = 0;
   // How many of these tokens, one after another, may come next: drafts beyond need no rows. Leaves the rule as it was.
   virtual int32_t allowed_drafts(std::span<const int32_t> drafts) { return static_cast<int32_t>(drafts.size()); }
+  // Adds to `ids` what mask() would not let come after these tokens: true if a few ids say all. False where only
+  // mask() can say, after them. Leaves the rule as it was.
+  virtual bool list_masked(std::span<const int32_t> tokens, std::vector<int32_t>& /*ids*/) {
+    return tokens.empty() && !masks();
+  }
   // The reply is complete as it stands, without a stop token: it ends with reason `stop`.
   virtual bool is_finished() const { return false; }
 };

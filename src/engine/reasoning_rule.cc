@@ -45,4 +45,11 @@ int32_t ReasoningRule::allowed_drafts(std::span<const int32_t> drafts) {
   return allowed;
 }
 
+bool ReasoningRule::list_masked(std::span<const int32_t> tokens, std::vector<int32_t>& ids) {
+  if (!is_open_ || std::find(tokens.begin(), tokens.end(), close_) != tokens.end()) return true;
+  if (is_spent(count_ + std::ssize(tokens))) return false;  // all but one
+  ids.insert(ids.end(), masked_.begin(), masked_.end());
+  return true;
+}
+
 }  // namespace tandem::engine

@@ -19,6 +19,7 @@ class ReasoningRule : public TokenRule {
   bool masks() const override;
   void accept(int32_t token) override;
   int32_t allowed_drafts(std::span<const int32_t> drafts) override;
+  bool list_masked(std::span<const int32_t> tokens, std::vector<int32_t>& ids) override;
 
  private:
   bool is_spent(int64_t count) const { return budget_ >= 0 && count + 1 >= budget_; }

@@ -34,6 +34,10 @@ int32_t RuleList::allowed_drafts(std::span<const int32_t> drafts) {
   return static_cast<int32_t>(drafts.size());
 }
 
+bool RuleList::list_masked(std::span<const int32_t> tokens, std::vector<int32_t>& ids) {
+  return std::all_of(rules_.begin(), rules_.end(), [&](const auto& rule) { return rule->list_masked(tokens, ids); });
+}
+
 bool RuleList::is_finished() const {
   return std::any_of(rules_.begin(), rules_.end(), [](const auto& rule) { return rule->is_finished(); });
 }

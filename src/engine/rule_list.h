@@ -16,6 +16,7 @@ class RuleList : public TokenRule {
   bool masks() const override;
   void accept(int32_t token) override;
   int32_t allowed_drafts(std::span<const int32_t> drafts) override;
+  bool list_masked(std::span<const int32_t> tokens, std::vector<int32_t>& ids) override;
   bool is_finished() const override;
 
   // None: null; one: itself.

@@ -1,5 +1,6 @@
 // The GPU's sampler (ops/sample) against the host's: the same token for every row, whatever is asked of it.
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <random>
 
@@ -41,6 +42,7 @@ std::vector<ops::Sampled> ask_gpu(const std::vector<float>& logits, int64_t voca
     row.size = q.size;
     row.first_masked = static_cast<int32_t>(masked.size());
     row.masked = static_cast<int32_t>(q.masked.size());
+    row.wants_probability = q.masked.empty() ? 1 : 0;
     masked.insert(masked.end(), q.masked.begin(), q.masked.end());
     rows.push_back(row);
   }
@@ -48,10 +50,18 @@ std::vector<ops::Sampled> ask_gpu(const std::vector<float>& logits, int64_t voca
   const auto gpu_logits = on_gpu(logits);
   const auto params = on_gpu(rows);
   const auto ids = on_gpu(masked), count = on_gpu(std::vector<int32_t>{static_cast<int32_t>(all.size())});
-  const auto out = on_gpu(std::vector<ops::Sampled>(rows.size(), {-7, -7}));
-  sample.run({count.as<int32_t>(), params.as<ops::SampleRow>(), ids.as<int32_t>(), gpu_logits.as<float>(), vocab,
-              static_cast<int32_t>(vocab), out.as<ops::Sampled>()},
-             static_cast<int64_t>(rows.size()));
+  const auto out = on_gpu(std::vector<ops::Sampled>(rows.size(), {-7, -7, -7}));
+  const auto max_rows = static_cast<int64_t>(rows.size());
+  const auto scratch = device::gpu_under_test().allocate(ops::CudaSample::scratch_bytes(max_rows), "scratch");
+  ops::SampleArgs args{};
+  args.rows = count.as<int32_t>();
+  args.params = params.as<ops::SampleRow>();
+  args.masked = ids.as<int32_t>();
+  args.logits = gpu_logits.as<float>();
+  args.logits_stride = vocab;
+  args.vocab_size = static_cast<int32_t>(vocab);
+  args.out = out.as<ops::Sampled>();
+  sample.run(args, scratch.data(), max_rows);
   std::vector<ops::Sampled> answers = from_gpu<ops::Sampled>(out.data(), static_cast<int64_t>(rows.size()));
   EXPECT_EQ(answers.back().token, -7);
   EXPECT_EQ(answers.back().status, -7);
@@ -65,10 +75,14 @@ void compare(const std::vector<float>& logits, int64_t vocab, const std::vector<
   for (size_t i = 0; i < all.size(); ++i) {
     const Question& q = all[i];
     const std::span<const float> row(logits.data() + q.row * vocab, static_cast<size_t>(vocab));
-    EXPECT_EQ(answers[i].token, sampler.select(row, q.params, q.position, {q.size, q.masked}))
+    const Picked picked = sampler.pick(row, q.params, q.position, {q.size, q.masked});
+    EXPECT_EQ(answers[i].token, picked.token)
         << "temperature " << q.params.temperature << ", top_k " << q.params.top_k << ", top_p " << q.params.top_p
         << ", min_p " << q.params.min_p << ", row " << q.row << ", position " << q.position;
     EXPECT_EQ(answers[i].status, ops::sample_chosen);
+    // fp32 exponentials of GPUs have errors near 2^-22 and arguments of up to some tens.
+    const double expected = q.masked.empty() ? picked.probability : 1;
+    EXPECT_NEAR(answers[i].probability, expected, 2e-5 * expected) << i;
   }
 }
 
@@ -108,6 +122,26 @@ TEST(SampleGpu, AgreesWithTheHost) {
     }
   }
   compare(logits, vocab, all);
+  // The fewer rows, the more blocks share one.
+  std::shuffle(all.begin(), all.end(), random);
+  for (const std::ptrdiff_t questions : {1, 2, 3, 7, 60})
+    compare(logits, vocab, std::vector<Question>(all.begin(), all.begin() + questions));
+}
+
+// Rows shorter than a part for each block, and those whose parts all but one are empty or masked.
+TEST(SampleGpu, FewTokens) {
+  std::mt19937_64 random(3);
+  for (const int64_t vocab : {1, 5, 127, 129, 600}) {
+    std::vector<float> logits(static_cast<size_t>(vocab), -infinity);
+    logits[static_cast<size_t>(random() % static_cast<uint64_t>(vocab))] = -3.0f;
+    logits.back() = 1.0f;
+    for (const double temperature : {0.0, 1.0}) {
+      Question q{0, {.temperature = temperature, .top_k = 3, .top_p = 0.9, .seed = 9}, 11, static_cast<int32_t>(vocab)};
+      compare(logits, vocab, {q});
+      q.params.top_k = 0;
+      compare(logits, vocab, {q});
+    }
+  }
 }
 
 // Many draws from one row: where noise decides, both decide alike.

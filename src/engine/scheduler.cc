@@ -55,6 +55,8 @@ Scheduler::Scheduler(const SchedulerOptions& options, draft::Drafter* drafter)
   step_.page_tables.reserve(slots * entries);
   step_.logit_rows.reserve(static_cast<size_t>(options.capacity.max_logit_rows));
   step_.head_slots.reserve(slots);
+  step_.samples.reserve(static_cast<size_t>(options.capacity.max_logit_rows));
+  step_.masked_tokens.reserve(static_cast<size_t>(options.capacity.max_logit_rows) * forward::RowSample::most_masked);
   wanted_.reserve(slots);
   ran_.reserve(slots);
   fills_.reserve(slots);

@@ -23,6 +23,7 @@
 #include "engine/logit_shaper.h"
 #include "engine/page_book.h"
 #include "engine/prefill_pacer.h"
+#include "engine/row_results.h"
 #include "engine/sampler.h"
 #include "engine/scheduler_options.h"
 #include "engine/snapshot.h"
@@ -52,9 +53,10 @@ class Scheduler {
 
   // The next step; null: nothing to do until a request comes. Must be followed by complete() or fail().
   const forward::Step* schedule(Time now);
-  // The step was run: `logits` is [logit_rows + head_slots, vocab_size]. Tokens are delivered; then the drafter is
-  // told, which may run the model.
-  void complete(std::span<const float> logits, Time now);
+  // The step was run: `logits` is [logit_rows + head_slots − samples, vocab_size], `sampled` [samples]. Tokens are
+  // delivered; then the drafter is told, which may run the model.
+  void complete(std::span<const float> logits, std::span<const ops::Sampled> sampled, Time now);
+  void complete(std::span<const float> logits, Time now) { complete(logits, {}, now); }
   // Ends every request: with `error` after a failed step (nothing may be scheduled afterwards), with `cancelled` at a
   // stop.
   void end_all(FinishReason reason, const std::string& error, Time now);
@@ -116,10 +118,16 @@ class Scheduler {
 
   // scheduler_delivery.cc
   void score(Stream& stream, std::span<const float> logits);
-  void verify(Stream& stream, std::span<const float> logits, Time now);
-  std::optional<RatioChoice> choose(Stream& stream, std::span<const float> logits, int32_t draft, Time now);
+  void verify(Stream& stream, RowResults rows, Time now);
+  std::optional<RatioChoice> choose(Stream& stream, const RowResults::Row& row, int32_t draft, Time now);
   AllowedTokens allowed_at(const Job& job, int64_t position) const;
   void deliver(Stream& stream, int32_t token, std::span<const float> logits, bool begins_step, Time now);
+
+  // scheduler_samples.cc: the last logit row or head slot of a step gets a sample; false: its logits are needed
+  bool add_sample(const Job& job, int64_t position, forward::Step& step) const;
+  bool add_text_sample(const Job& job, int64_t position, std::span<const int32_t> drafts, bool verifies);
+  bool finish_sample(const Job& job, int64_t position, int32_t first, forward::Step& step) const;
+  std::optional<int32_t> token_of(const ops::Sampled& sampled, const Job& job, bool is_masked) const;
 
   // scheduler_drafts.cc
   class Picker;

@@ -25,15 +25,15 @@ bool has_choice(std::span<const float> logits, const AllowedTokens& allowed) {
 
 }  // namespace
 
-void Scheduler::complete(std::span<const float> logits, Time now) {
-  const auto width = static_cast<size_t>(options_.vocab_size);
-  size_t rows = 0;
+void Scheduler::complete(std::span<const float> logits, std::span<const ops::Sampled> sampled, Time now) {
+  int64_t rows = 0;
   for (const Wanted& wanted : wanted_) {
-    rows += static_cast<size_t>(wanted.scored + (wanted.samples ? 1 + wanted.stream->tried : 0));
+    rows += wanted.scored + (wanted.samples ? 1 + wanted.stream->tried : 0);
   }
-  if (logits.size() != rows * width)
-    throw Error(ErrorCode::internal, "step", fmt::format("{} logits", logits.size()),
-                fmt::format("{} rows of {}", rows, width));
+  RowResults results(step_, logits, sampled, options_.vocab_size);
+  if (results.left() != rows)
+    throw Error(ErrorCode::internal, "step", fmt::format("{} rows of results", results.left()),
+                fmt::format("{}", rows));
   ++counts_.steps;
   counts_.step_rows += measured_.rows;
   measured_.ended = now;
@@ -41,39 +41,33 @@ void Scheduler::complete(std::span<const float> logits, Time now) {
   unpin();
   for (const Running& ran : ran_) ran.stream->length += ran.rows;
   for (const Wanted& wanted : wanted_) {
-    const size_t scored = static_cast<size_t>(wanted.scored) * width;
-    score(*wanted.stream, logits.first(scored));
-    logits = logits.subspan(scored);
+    for (int64_t i = 0; i < wanted.scored; ++i) score(*wanted.stream, results.next().logits);
     if (!wanted.samples) continue;
-    const size_t own = (1 + static_cast<size_t>(wanted.stream->tried)) * width;
-    verify(*wanted.stream, logits.first(own), now);
-    logits = logits.subspan(own);
+    const int64_t own = 1 + wanted.stream->tried;
+    verify(*wanted.stream, results, now);
+    results.skip(own);
   }
   propose();
 }
 
-// The row of each token of the prompt says how likely the next one was. A stream that was given back runs its rows
-// again, and they are not asked for again.
+// The row of a token of the prompt says how likely the next one was. A stream that was given back runs its rows again,
+// and they are not asked for again.
 void Scheduler::score(Stream& stream, std::span<const float> logits) {
   Job& job = *stream.job;
-  const auto width = static_cast<size_t>(options_.vocab_size);
-  for (; !logits.empty(); logits = logits.subspan(width)) {
-    Event event;
-    event.kind = Event::Kind::prompt_token;
-    event.token = job.ids[static_cast<size_t>(++job.scored)];
-    report_logprobs(logits.first(width), event.token, job.request.prompt_logprobs, logprobs_);
-    logprobs_.rank = rank_of(logits.first(width), event.token);
-    event.logprobs = &logprobs_;
-    send(job, event);
-  }
+  Event event;
+  event.kind = Event::Kind::prompt_token;
+  event.token = job.ids[static_cast<size_t>(++job.scored)];
+  report_logprobs(logits, event.token, job.request.prompt_logprobs, logprobs_);
+  logprobs_.rank = rank_of(logits, event.token);
+  event.logprobs = &logprobs_;
+  send(job, event);
   logprobs_.rank = 0;
 }
 
 // Row by row (spec/speculation.md 3.2): each row's token is the one that the reply has at its place, whatever the
 // drafts are; a row is of use only if the row before it chose the draft that it ran.
-void Scheduler::verify(Stream& stream, std::span<const float> logits, Time now) {
+void Scheduler::verify(Stream& stream, RowResults rows, Time now) {
   Job& job = *stream.job;
-  const auto width = static_cast<size_t>(options_.vocab_size);
   const bool had_pending = stream.phase == Stream::Phase::decoding;
   if (had_pending) {
     job.drafts.begin_step(stream.tried);
@@ -81,14 +75,14 @@ void Scheduler::verify(Stream& stream, std::span<const float> logits, Time now) 
   }
   int32_t right = 0;
   for (int32_t row = 0; stream.is_running(); ++row) {
-    const auto row_logits = logits.subspan(static_cast<size_t>(row) * width, width);
-    const auto choice = choose(stream, row_logits, row < stream.tried ? row : -1, now);
+    const RowResults::Row result = rows.next();
+    const auto choice = choose(stream, result, row < stream.tried ? row : -1, now);
     if (!choice) break;
     if (had_pending) {
       job.drafts.add_token(row, choice->accepted);
       counts_.drafts.add_token(row, choice->accepted);
     }
-    deliver(stream, choice->token, row_logits, row == 0, now);
+    deliver(stream, choice->token, result.logits, row == 0, now);
     if (!choice->accepted) break;
     ++right;
     if (stream.is_running()) ++stream.length;  // the draft's own row is the row of the token that was just chosen
@@ -107,31 +101,37 @@ AllowedTokens Scheduler::allowed_at(const Job& job, int64_t position) const {
 // The last row that is certain stands at length − 1, so this row chooses the token of position `length`. `draft`: place
 // of the draft that stands there, −1: none. Empty: the request's own demands leave no token or its rule threw, and the
 // request has ended; the others go on.
-std::optional<RatioChoice> Scheduler::choose(Stream& stream, std::span<const float> logits, int32_t draft, Time now) {
+std::optional<RatioChoice> Scheduler::choose(Stream& stream, const RowResults::Row& row, int32_t draft, Time now) {
   const Job& job = *stream.job;
   const SamplingParams& params = job.request.sampling;
   const AllowedTokens allowed = allowed_at(job, stream.length);
+  const bool is_masked = job.request.rule != nullptr || !allowed.masked.empty();
+  constexpr const char* no_token = "its rule and its stop ids leave no token";
+  const auto place = static_cast<size_t>(std::max(draft, 0));
   std::span<const float> shaped;
+  std::optional<int32_t> token;
   std::string failure;
-  try {
-    shaped = shaper_.shape(stream.slot, logits, params, job.request.rule.get());
-    const bool is_masked = job.request.rule != nullptr || !allowed.masked.empty();
-    if (is_masked && !has_choice(shaped, allowed)) failure = "its rule and its stop ids leave no token";
-  } catch (const std::exception& e) {  // only the rule's
-    failure = fmt::format("the request's rule failed: {}", e.what());
+  if (row.sampled != nullptr) {
+    token = token_of(*row.sampled, job, is_masked);
+    if (!token) failure = no_token;
+  } else {
+    try {
+      shaped = shaper_.shape(stream.slot, row.logits, params, job.request.rule.get());
+      if (is_masked && !has_choice(shaped, allowed)) failure = no_token;
+    } catch (const std::exception& e) {  // only the rule's
+      failure = fmt::format("the request's rule failed: {}", e.what());
+    }
   }
   if (!failure.empty()) {
     log(LogLevel::error, "request {}: {}", job.request.id, failure);
     finish(stream, FinishReason::error, now, -1, failure);
     return std::nullopt;
   }
-  if (draft < 0) return RatioChoice{sampler_.select(shaped, params, stream.length, allowed), false};
-  const auto place = static_cast<size_t>(draft);
-  const int32_t token = stream.proposal.tokens[place];
-  if (options_.draft.verify == DraftVerify::ratio)
-    return sampler_.verify_ratio(shaped, params, stream.length, allowed, token, stream.proposal.drawn_from[place]);
-  const int32_t selected = sampler_.select(shaped, params, stream.length, allowed);
-  return RatioChoice{selected, selected == token};
+  const int32_t drafted = stream.proposal.tokens[place];
+  if (!token && draft >= 0 && options_.draft.verify == DraftVerify::ratio)
+    return sampler_.verify_ratio(shaped, params, stream.length, allowed, drafted, stream.proposal.drawn_from[place]);
+  if (!token) token = sampler_.select(shaped, params, stream.length, allowed);
+  return RatioChoice{*token, draft >= 0 && *token == drafted};
 }
 
 void Scheduler::deliver(Stream& stream, int32_t token, std::span<const float> logits, bool begins_step, Time now) {

@@ -20,6 +20,12 @@ class Scheduler::Picker : public draft::TokenPicker {
                               : scheduler_.sampler_.draw_draft(logits, params, position, allowed, *drawn_from);
     return {picked.token, picked.probability};
   }
+  bool add_sample(int32_t slot, int64_t position, forward::Step& step) override {
+    const Job& job = *scheduler_.streams_[static_cast<size_t>(slot)].job;
+    if (!scheduler_.add_sample(job, position, step)) return false;
+    step.samples.back().wants_probability = 1;
+    return true;
+  }
 
  private:
   Scheduler& scheduler_;

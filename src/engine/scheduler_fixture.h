@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/sample_on_host.h"
 #include "engine/scheduler.h"
 #include "engine/testing.h"
 
@@ -16,7 +17,9 @@ class SteppedScheduler {
       : SteppedScheduler(model_options, options_for(model_options, chunk, max_model_len)) {}
   SteppedScheduler(const FakeModelOptions& model_options, const SchedulerOptions& options,
                    draft::Drafter* drafter = nullptr)
-      : model(model_options), scheduler(options, drafter) {}
+      : model(model_options),
+        scheduler(options, drafter),
+        sampled_(model, FakeModel::vocabulary, options.capacity.max_logit_rows) {}
 
   FakeModel model;
   Scheduler scheduler;
@@ -51,9 +54,9 @@ class SteppedScheduler {
     scheduler.check();
     if (step == nullptr) return nullptr;
     last = *step;
-    model.run(*step);
+    sampled_.run(*step);  // the model, unless the scheduler has tokens chosen in the step
     now += step_time;
-    scheduler.complete(model.logits(), now);
+    scheduler.complete(sampled_.logits(), sampled_.sampled(), now);
     scheduler.check();
     return &last;
   }
@@ -70,6 +73,7 @@ class SteppedScheduler {
   forward::Step last;
 
  private:
+  SampleOnHost sampled_;
   std::vector<std::unique_ptr<Client>> clients_;
 };
 

@@ -42,6 +42,7 @@ struct SchedulerOptions {
   int64_t kept_state_bytes = 0;  // of one record, for Status
 
   int64_t max_waiting = 256;      // requests beyond those in slots, 1 to most_waiting
+  bool samples_in_step = false;   // the model takes forward::Step::samples
   double prefill_slice_ms = 200;  // longest step with prompt rows while others decode; 0: no bound
   double fill_share = 0.5;        // share of the time that prompts get while others decode, smallest_fill_share to 1
   KeepRules keep;

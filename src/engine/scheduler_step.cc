@@ -84,6 +84,8 @@ void Scheduler::add_segment(Stream& stream, int64_t rows, int32_t drafts) {
   const bool samples = end == std::ssize(ids);
   for (int32_t i = -1; samples && i < drafts; ++i) {
     step_.logit_rows.push_back(first_row + static_cast<int32_t>(rows) + i);
+    const auto before = static_cast<size_t>(i + 1);  // drafts that the row's token comes after
+    add_text_sample(job, end + i + 1, std::span(stream.proposal.tokens).first(before), i + 1 < drafts);
   }
   if (samples || scored > 0) wanted_.push_back({&stream, scored, samples});
 }
@@ -179,6 +181,7 @@ void Scheduler::add_head_slots() {
     if (stream->phase != Stream::Phase::filling || stream->length < stream->fill_end) continue;
     step_.head_slots.push_back(stream->slot);
     stream->tried = 0;
+    add_text_sample(*stream->job, stream->length, {}, false);
     wanted_.push_back({stream, 0, true});
   }
 }

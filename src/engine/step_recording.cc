@@ -22,7 +22,7 @@ namespace tandem::engine {
 namespace {
 
 constexpr std::array<char, 8> magic = {'T', 'N', 'D', 'M', 'S', 'T', 'E', 'P'};
-constexpr uint32_t version = 2;
+constexpr uint32_t version = 3;
 constexpr uint32_t with_mtp = 1, with_drafter = 2, with_bf16_compute = 4, all_flags = 7;
 constexpr uint32_t mark_of_result = 0x544C5352;  // "RSLT"
 constexpr size_t longest_name = 255, most_scales = 1024;
@@ -135,7 +135,14 @@ void check_recording_file(const std::filesystem::path& file) {
 
 uint32_t crc_of_result(const StepRunner& runner) {
   const forward::DraftLattices lattices = runner.lattices();
-  if (lattices.streams == 0) return crc32c(std::as_bytes(runner.logits()));
+  if (lattices.streams == 0 && runner.sampled().empty()) return crc32c(std::as_bytes(runner.logits()));
+  if (lattices.streams == 0) {
+    uint32_t crc = crc32c(std::as_bytes(runner.logits()));
+    for (const ops::Sampled& one : runner.sampled())
+      crc = crc32c(
+          bytes_of(std::array<uint32_t, 3>{crc, static_cast<uint32_t>(one.token), static_cast<uint32_t>(one.status)}));
+    return crc;
+  }
   const std::array<uint32_t, 3> parts = {crc32c(std::as_bytes(lattices.ids)), crc32c(std::as_bytes(lattices.unary)),
                                          crc32c(std::as_bytes(lattices.edges))};
   return crc32c(bytes_of(parts));

@@ -39,6 +39,7 @@ class StepRecorder : public StepRunner {
 
   void run(const forward::Step& step) override;
   std::span<const float> logits() const override { return runner_.logits(); }
+  std::span<const ops::Sampled> sampled() const override { return runner_.sampled(); }
   forward::DraftLattices lattices() const override { return runner_.lattices(); }
   std::string not_finite(const forward::Step& step) override { return runner_.not_finite(step); }
   forward::RunnerCounts counts() const override { return runner_.counts(); }
@@ -82,7 +83,8 @@ class RecordingReader {
   bool is_cut_off_ = false;
 };
 
-// Of the logits of its last run, or of the lattices (CRC32C of the CRC32Cs of ids, unary and edges).
+// Of the logits of its last run, then, for each token that the model chose, of the CRC32C so far, the token and its
+// status; or of the lattices (CRC32C of the CRC32Cs of ids, unary and edges).
 uint32_t crc_of_result(const StepRunner& runner);
 
 }  // namespace tandem::engine

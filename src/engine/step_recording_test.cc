@@ -97,6 +97,45 @@ TEST_F(RecordingTest, ReplaysGiveTheSameChecksums) {
   EXPECT_FALSE(reader.is_cut_off());
 }
 
+// Steps that chose tokens: they are in the recording, their results in the checksum, and a host's sampler replays them.
+TEST_F(RecordingTest, TokensChosenInTheStep) {
+  FakeModel model(model_options_);
+  SampleOnHost sampled(model, FakeModel::vocabulary, 32);
+  SchedulerOptions options = options_for(model_options_, 16);
+  options.samples_in_step = true;
+  {
+    StepRecorder recorder(sampled, path_, header());
+    Scheduler scheduler(options);
+    Request drawn = greedy(some_prompt(20, 1), 6);
+    drawn.sampling.temperature = 1;
+    scheduler.submit(
+        drawn, [](const Event&) {}, Time{0});
+    while (const forward::Step* step = scheduler.schedule(Time{0})) {
+      recorder.run(*step);
+      scheduler.complete(recorder.logits(), recorder.sampled(), Time{0});
+    }
+  }
+  std::ifstream file(path_, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  RecordingReader reader(std::as_bytes(std::span(text)), "file");
+  FakeModel again(model_options_);
+  SampleOnHost replayed(again, FakeModel::vocabulary, 32);
+  RecordedStep recorded;
+  int64_t samples = 0;
+  while (reader.next(recorded)) {
+    replayed.run(recorded.step);
+    ASSERT_TRUE(recorded.result_crc);
+    EXPECT_EQ(*recorded.result_crc, crc_of_result(replayed));
+    samples += std::ssize(recorded.step.samples);
+    if (recorded.step.samples.empty()) continue;
+    const uint32_t crc = crc_of_result(replayed);
+    recorded.step.samples[0].size = 1;  // another token
+    replayed.run(recorded.step);
+    EXPECT_NE(crc_of_result(replayed), crc);
+  }
+  EXPECT_EQ(samples, 6);
+}
+
 TEST_F(RecordingTest, AFailedStepIsTheLastOneAndHasNoResult) {
   const auto bytes = record(true);
   RecordingReader reader(bytes, "file");

@@ -111,6 +111,7 @@ class GpuRank : public StepRunner {
       : end_(std::move(end)), model_(gpu, shape, weights, capacity, ranks, end_->exchange(), drafter, options) {}
   void run(const forward::Step& step) override { model_.run(step); }
   std::span<const float> logits() const override { return model_.logits(); }
+  std::span<const ops::Sampled> sampled() const override { return model_.sampled(); }
   forward::DraftLattices lattices() const override { return model_.lattices(); }
   std::string not_finite(const forward::Step& step) override { return model_.not_finite(step); }
   forward::RunnerCounts counts() const override { return model_.counts(); }

@@ -50,8 +50,8 @@ class GpuDflash2 {
 
   cache::ContextBook& book() { return ring_.book(); }
   const model::DrafterShape& shape() const { return s_; }
-  // Queues the copy of the lattices of so many blocks to the host.
-  void queue_download(int64_t blocks);
+  // Queues the copy of the lattices of so many blocks to the host. Returns their bytes.
+  int64_t queue_download(int64_t blocks);
   DraftLattices lattices() const;  // of the last download, when it is done
   void clear_lattices() { blocks_ = 0; }
 

@@ -156,13 +156,14 @@ void GpuDflash2::queue_mlp(const GpuDrafterLayer& w, int64_t blocks) const {
   convolve(w.mlp_base, 1, w_.y, w_.x, true, blocks);
 }
 
-void GpuDflash2::queue_download(int64_t blocks) {
+int64_t GpuDflash2::queue_download(int64_t blocks) {
   blocks_ = blocks;
   const int64_t k = s_.selector_top_k, values = blocks * s_.draft_rows() * k;
   std::byte* to = host_.data();
   gpu_.download(to, w_.ids, values * 4);
   gpu_.download(to + values * 4, w_.unary, values * 4);
   gpu_.download(to + values * 8, w_.edges, values * k * 4);
+  return values * (8 + k * 4);
 }
 
 DraftLattices GpuDflash2::lattices() const {

@@ -76,6 +76,8 @@ GpuModel::State::State(device::Gpu& g, const model::Shape& whole, const model::T
   arena.start_at(memory.data());
   scratch.lay_out(arena, gpu.properties(), shape, capacity);
   host_logits = gpu.allocate_pinned(int64_t{capacity.max_logit_rows} * shape.vocab_size * 4, "logits");
+  host_sampled =
+      gpu.allocate_pinned(capacity.max_logit_rows * static_cast<int64_t>(sizeof(ops::Sampled)), "sampled tokens");
   const int64_t exchange_bytes = GpuGroup::exchange_bytes(whole, capacity, group.ranks(), d.shape);
   if (!group.alone()) {
     exchanged = gpu.allocate(4 * exchange_bytes, "exchange between ranks");
@@ -107,7 +109,8 @@ void GpuModel::State::record_graphs() {
     for (const int64_t size : graph_sizes) {
       if (size > (one_row_a_slot ? capacity.slots : capacity.max_rows)) break;
       gpu.begin_capture();
-      queue(kind, size, std::min<int64_t>(size, capacity.max_logit_rows));
+      const int64_t wanted = std::min<int64_t>(size, capacity.max_logit_rows);
+      queue(kind, {size, wanted, wanted});
       graphs[{kind, size}] = gpu.end_capture();
     }
   }
@@ -121,14 +124,14 @@ int64_t GpuModel::State::graph_rows(const Step& step) const {
   return 0;
 }
 
-void GpuModel::State::queue(StepKind kind, int64_t max_rows, int64_t max_logit_rows) {
-  if (kind == StepKind::text) return queue_text(max_rows, max_logit_rows);
-  if (kind == StepKind::dflash2) return drafter->queue_blocks(group, weights.embed_tokens, weights.lm_head, max_rows);
-  queue_mtp(kind, max_rows, max_logit_rows);
+void GpuModel::State::queue(StepKind kind, const Most& most) {
+  if (kind == StepKind::text) return queue_text(most);
+  if (kind == StepKind::dflash2) return drafter->queue_blocks(group, weights.embed_tokens, weights.lm_head, most.rows);
+  queue_mtp(kind, most);
 }
 
-void GpuModel::State::queue_text(int64_t max_rows, int64_t max_logit_rows) {
-  if (max_rows > 0) {
+void GpuModel::State::queue_text(const Most& most) {
+  if (const int64_t max_rows = most.rows; max_rows > 0) {
     const GpuPass p = pass(max_rows);
     const int64_t hidden = shape.hidden_size, streams = shape.hc_mult * hidden;
     ops::EmbedArgs embed{};
@@ -161,12 +164,13 @@ void GpuModel::State::queue_text(int64_t max_rows, int64_t max_logit_rows) {
     ops.mhc.collapse(scratch.streams, weights.norm, nullptr, p.rows(), scratch.hidden, hidden, max_rows);
     ops.rows.store_head_rows({p.step, scratch.hidden, slots.head_ring(), static_cast<int32_t>(hidden)}, max_rows);
   }
-  queue_head(scratch.hidden, max_logit_rows);
+  queue_head(scratch.hidden, most);
 }
 
-// Logits of the rows that the step wants, of `hidden` or of the slots' head rows.
-void GpuModel::State::queue_head(const device::bf16* hidden, int64_t max_logit_rows) {
-  if (max_logit_rows == 0) return;
+// Logits of the rows that the step wants, of `hidden` or of the slots' head rows, and tokens of those that have a
+// sample.
+void GpuModel::State::queue_head(const device::bf16* hidden, const Most& most) {
+  if (most.logit_rows == 0) return;
   const ops::SlotView<device::bf16> ring = slots.head_ring();
   ops::MoveRowsArgs gather{};
   gather.count = step_block.logit_count();
@@ -176,11 +180,21 @@ void GpuModel::State::queue_head(const device::bf16* hidden, int64_t max_logit_r
   gather.out = scratch.logit_hidden;
   gather.out_stride = shape.hidden_size;
   gather.width = static_cast<int32_t>(shape.hidden_size);
-  ops.rows.gather(gather, max_logit_rows);
-  group.head(ops, weights.lm_head, scratch.logit_hidden, scratch.logits, step_block.logit_count(), max_logit_rows);
+  ops.rows.gather(gather, most.logit_rows);
+  group.head(ops, weights.lm_head, scratch.logit_hidden, scratch.logits, step_block.logit_count(), most.logit_rows);
+  ops::SampleArgs sample{};
+  sample.rows = step_block.sample_count();
+  sample.params = step_block.samples();
+  sample.masked = step_block.masked_tokens();
+  sample.logits = scratch.logits;
+  sample.logits_stride = shape.vocab_size;
+  sample.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  sample.out = scratch.sampled;
+  ops.sample.run(sample, scratch.sample, most.samples);
 }
 
-void GpuModel::State::queue_mtp(StepKind kind, int64_t max_rows, int64_t max_logit_rows) {
+void GpuModel::State::queue_mtp(StepKind kind, const Most& most) {
+  const int64_t max_rows = most.rows;
   const GpuMtp& w = *weights.mtp;
   const bool chain = kind == StepKind::mtp_chain;
   GpuPass p = pass(max_rows);
@@ -226,7 +240,7 @@ void GpuModel::State::queue_mtp(StepKind kind, int64_t max_rows, int64_t max_log
   ops.rows.add({p.rows(), scratch.y, scratch.mtp_x, width}, max_rows);
   norm(scratch.mtp_x, hidden, w.shared_head_norm, scratch.mtp_hidden, hidden);
   ops.rows.store_last_rows({p.step, scratch.mtp_hidden, scratch.mtp_last_hidden, width}, p.max_segments);
-  queue_head(scratch.mtp_hidden, max_logit_rows);
+  queue_head(scratch.mtp_hidden, most);
 }
 
 void GpuModel::State::run_moves(const Step& step) {
@@ -253,17 +267,38 @@ void GpuModel::State::run_queued(const Step& step) {
     gpu.replay(graphs.at({step.kind, size}));
     ++graph_steps;
   } else {
-    queue(step.kind, std::ssize(step.tokens), logit_rows);
+    queue(step.kind, {std::ssize(step.tokens), logit_rows, samples});
     ++launched_steps;
   }
 }
 
+void GpuModel::State::queue_results(const Step& step) {
+  whole_rows = 0;
+  const auto take = [&](int64_t first, int64_t past) {
+    if (first == past) return;
+    const int64_t row_bytes = shape.vocab_size * 4, bytes = (past - first) * row_bytes;
+    gpu.download(host_logits.data() + whole_rows * row_bytes, scratch.logits + first * shape.vocab_size, bytes);
+    whole_rows += past - first;
+    result_bytes += bytes;
+  };
+  int64_t next = 0;
+  for (const RowSample& sample : step.samples) {
+    take(next, sample.row);
+    next = sample.row + 1;
+  }
+  take(next, logit_rows);
+  if (samples == 0) return;
+  const int64_t bytes = samples * static_cast<int64_t>(sizeof(ops::Sampled));
+  gpu.download(host_sampled.data(), scratch.sampled, bytes);
+  result_bytes += bytes;
+}
+
 void GpuModel::State::run_blocks(const Step& step) {
   check_dflash2(step, drafter != nullptr);
-  logit_rows = 0;
+  logit_rows = samples = whole_rows = 0;
   step_block.upload_blocks(step, drafter->book(), drafter->shape().block_size, drafter->shape().mask_token_id);
   run_queued(step);
-  drafter->queue_download(std::ssize(step.segments));
+  result_bytes += drafter->queue_download(std::ssize(step.segments));
   gpu.synchronize();
 }
 
@@ -284,9 +319,10 @@ void GpuModel::State::run(const Step& step) {
     kda_blocks[slot] = slots.kda_block(static_cast<int64_t>(slot));
   step_block.upload(step, *this, kda_blocks, drafter ? &drafter->book() : nullptr);
   logit_rows = std::ssize(step.logit_rows) + std::ssize(step.head_slots);
+  samples = std::ssize(step.samples);
   if (text) rows = std::ssize(step.tokens);
   run_queued(step);
-  if (logit_rows > 0) gpu.download(host_logits.data(), scratch.logits, logit_rows * shape.vocab_size * 4);
+  queue_results(step);
   gpu.synchronize();
   for (const Segment& segment : step.segments) {
     if (!text) {
@@ -341,7 +377,11 @@ int64_t GpuModel::planned_bytes(const device::GpuProperties& gpu, const model::S
 void GpuModel::run(const Step& step) { state_->run(step); }
 
 std::span<const float> GpuModel::logits() const {
-  return {state_->host_logits.as<float>(), static_cast<size_t>(state_->logit_rows * state_->shape.vocab_size)};
+  return {state_->host_logits.as<float>(), static_cast<size_t>(state_->whole_rows * state_->shape.vocab_size)};
+}
+
+std::span<const ops::Sampled> GpuModel::sampled() const {
+  return {state_->host_sampled.as<ops::Sampled>(), static_cast<size_t>(state_->samples)};
 }
 
 DraftLattices GpuModel::lattices() const { return state_->drafter ? state_->drafter->lattices() : DraftLattices{}; }
@@ -362,7 +402,8 @@ int64_t GpuModel::graph_steps() const { return state_->graph_steps; }
 int64_t GpuModel::launched_steps() const { return state_->launched_steps; }
 
 RunnerCounts GpuModel::counts() const {
-  return {state_->gpu.allocations(), state_->gpu.kernels_loaded(), state_->graph_steps, state_->launched_steps};
+  return {state_->gpu.allocations(), state_->gpu.kernels_loaded(), state_->graph_steps, state_->launched_steps,
+          state_->result_bytes};
 }
 
 void GpuModel::load_kernels(device::Gpu& gpu, const model::Shape& shape, const model::DrafterShape* drafter) {

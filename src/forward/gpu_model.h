@@ -51,6 +51,7 @@ class GpuModel : public StepRunner {
   // TextModel::run()'s rules and errors; returns when the results lie in host memory.
   void run(const Step& step) override;
   std::span<const float> logits() const override;
+  std::span<const ops::Sampled> sampled() const override;
   DraftLattices lattices() const override;
   // The post-final-norm hidden of all rows of the last text step: [rows, hidden_size].
   std::vector<float> hidden();

@@ -36,12 +36,13 @@ struct GpuModel::State : StepBook {
   GpuStep step_block;
   device::GpuMemory memory, exchanged;
   GpuScratch scratch{};
-  device::PinnedMemory host_logits;
+  device::PinnedMemory host_logits, host_sampled;
   std::unique_ptr<GpuDflash2> drafter;                           // may be none
   std::map<std::pair<StepKind, int64_t>, device::Graph> graphs;  // by the most rows, or blocks, of a step
   std::vector<int64_t> kda_blocks;                               // [slots] before the step
-  int64_t rows = 0, logit_rows = 0;                              // of the last text step, of the last run
-  int64_t graph_steps = 0, launched_steps = 0;
+  int64_t rows = 0;                                              // of the last text step
+  int64_t logit_rows = 0, samples = 0, whole_rows = 0;           // of the last run; whole: without a sample
+  int64_t graph_steps = 0, launched_steps = 0, result_bytes = 0;
 
   // `whole` and `w`: of all ranks.
   State(device::Gpu& g, const model::Shape& whole, const model::TextWeights& w, const Capacity& c,
@@ -51,11 +52,17 @@ struct GpuModel::State : StepBook {
   void record_graphs();
   // Most rows of the graph that runs a step of so many rows; 0: none does.
   int64_t graph_rows(const Step& step) const;
-  // The launches of a step of this kind with at most so many rows and logit rows.
-  void queue(StepKind kind, int64_t max_rows, int64_t max_logit_rows);
-  void queue_text(int64_t max_rows, int64_t max_logit_rows);
-  void queue_mtp(StepKind kind, int64_t max_rows, int64_t max_logit_rows);
-  void queue_head(const device::bf16* hidden, int64_t max_logit_rows);
+  // Bounds of a step's launches.
+  struct Most {
+    int64_t rows = 0, logit_rows = 0, samples = 0;
+  };
+  // The launches of a step of this kind.
+  void queue(StepKind kind, const Most& most);
+  void queue_text(const Most& most);
+  void queue_mtp(StepKind kind, const Most& most);
+  void queue_head(const device::bf16* hidden, const Most& most);
+  // Tokens of the rows that have a sample, logits of the others.
+  void queue_results(const Step& step);
   void run_moves(const Step& step);
   void run_queued(const Step& step);
   void run_blocks(const Step& step);

@@ -21,6 +21,7 @@
 #include "ops/norm/norm_cuda.h"
 #include "ops/route/route_cuda.h"
 #include "ops/rows/rows_cuda.h"
+#include "ops/sample/sample_cuda.h"
 
 namespace tandem::forward {
 
@@ -44,7 +45,8 @@ struct GpuOps {
         attend(gpu, defines),
         route(gpu, defines),
         experts(gpu, defines),
-        leaves(gpu, defines) {}
+        leaves(gpu, defines),
+        sample(gpu, defines) {}
 
   ops::CudaNorm norm;
   ops::CudaLinear linear;
@@ -62,6 +64,7 @@ struct GpuOps {
   ops::CudaRoute route;
   ops::CudaExperts experts;
   ops::CudaLeaves leaves;
+  ops::CudaSample sample;
 };
 
 }  // namespace tandem::forward

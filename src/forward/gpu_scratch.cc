@@ -106,6 +106,8 @@ void GpuScratch::hidden_rows(Arena& arena, const model::Shape& s, const Capacity
   hidden = values(rows * width);
   logit_hidden = values(capacity.max_logit_rows * width);
   logits = arena.take<float>(capacity.max_logit_rows * s.vocab_size);
+  sampled = arena.take<ops::Sampled>(capacity.max_logit_rows);
+  sample = arena.take<std::byte>(ops::CudaSample::scratch_bytes(capacity.max_logit_rows));
   const int64_t layers = capacity.mtp && s.num_nextn_predict_layers > 0 ? 1 : 0;
   mtp_input = values(layers * rows * 2 * width);
   mtp_x = values(layers * rows * width);

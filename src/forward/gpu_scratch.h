@@ -29,9 +29,11 @@ struct GpuScratch {
   float *router, *expert_weights;
   int32_t *chosen;
   std::byte *experts;
-  // [rows, hidden], [logit rows, hidden], [logit rows, vocab]
+  // [rows, hidden], [logit rows, hidden], [logit rows, vocab], [logit rows]
   bf16 *hidden, *logit_hidden;
   float *logits;
+  ops::Sampled *sampled;
+  std::byte *sample;
   // The MTP layer: [rows, 2·hidden], [rows, hidden] twice, and by slot [hidden], [max_selected], [1]
   bf16 *mtp_input, *mtp_x, *mtp_hidden, *mtp_last_hidden;
   int32_t *mtp_selected, *mtp_counts;

@@ -15,7 +15,8 @@ int64_t table_entries(const Capacity& c) {
 // Bytes from the block's start. Page tables come last: only what a step has of them travels.
 struct GpuStep::Layout {
   int64_t counts = 0, tokens, positions, segment_of_row, segments, logit_rows, logit_sources, hidden_sources,
-          context_rows, context_slots, context_positions, context_first, pending, page_tables, size;
+          context_rows, context_slots, context_positions, context_first, pending, samples, masked_tokens, page_tables,
+          size;
 
   Layout(const Capacity& c, int64_t block_size) {
     int64_t used = 0;
@@ -40,6 +41,8 @@ struct GpuStep::Layout {
     context_positions = take(context * 4);
     context_first = take(int64_t{c.slots} * 4);
     pending = take(int64_t{c.slots} * 4);
+    samples = take(int64_t{c.max_logit_rows} * static_cast<int64_t>(sizeof(ops::SampleRow)));
+    masked_tokens = take(int64_t{c.max_logit_rows} * RowSample::most_masked * 4);
     page_tables = take(table_entries(c) * 4);
     size = used;
   }
@@ -71,6 +74,17 @@ GpuStep::GpuStep(device::Gpu& gpu, const Capacity& capacity, int64_t block_size)
   array(at.context_positions, context_positions_);
   array(at.context_first, context_first_);
   array(at.pending, pending_);
+  array(at.samples, samples_);
+  array(at.masked_tokens, masked_tokens_);
+}
+
+void GpuStep::write_samples(const Step& step, const Layout& at) {
+  auto* samples = host<ops::SampleRow>(at.samples);
+  for (const RowSample& s : step.samples)
+    *samples++ = {s.temperature, s.top_p, s.min_p,        s.seed,   s.position,         s.row,
+                  s.top_k,       s.size,  s.first_masked, s.masked, s.wants_probability};
+  std::copy(step.masked_tokens.begin(), step.masked_tokens.end(), host<int32_t>(at.masked_tokens));
+  host<int32_t>(at.counts)[step_samples] = static_cast<int32_t>(step.samples.size());
 }
 
 void GpuStep::write_context(const Step& step, const Layout& at, cache::ContextBook& context) {
@@ -127,6 +141,7 @@ void GpuStep::upload(const Step& step, const StepBook& book, std::span<const int
   for (const int32_t row : step.logit_rows) *sources++ = {ops::row_of_step, row, 0};
   for (const int32_t slot : step.head_slots)
     *sources++ = {ops::row_of_ring, static_cast<int32_t>(book.end[static_cast<size_t>(slot)] - 1), slot};
+  write_samples(step, at);
   if (context != nullptr && step.kind == StepKind::text) write_context(step, at, *context);
   std::copy(step.page_tables.begin(), step.page_tables.end(), host<int32_t>(at.page_tables));
   gpu_.upload(device_.data(), host_.data(), at.page_tables + std::ssize(step.page_tables) * 4);

@@ -8,6 +8,7 @@
 #include "device/gpu.h"
 #include "forward/step_book.h"
 #include "ops/rows/rows_args.h"
+#include "ops/sample/sample_args.h"
 #include "ops/step_view.h"
 
 namespace tandem::forward {
@@ -28,6 +29,10 @@ class GpuStep {
   // What the head is asked for: logit rows, then the head rows of head_slots. [logit_count()]
   const ops::RowSource* logit_sources() const { return logit_sources_; }
   const int32_t* logit_count() const { return view_.counts + ops::step_logit_rows; }
+  // Rows whose token is wanted, and the ids that some of them may not have. [*sample_count()]
+  const int32_t* sample_count() const { return view_.counts + step_samples; }
+  const ops::SampleRow* samples() const { return samples_; }
+  const int32_t* masked_tokens() const { return masked_tokens_; }
   // The hidden rows of an MTP step's rows.
   const ops::RowSource* hidden_sources() const { return hidden_sources_; }
 
@@ -45,9 +50,11 @@ class GpuStep {
   const int32_t* block_positions() const { return view_.positions; }  // [blocks], of the first rows
 
  private:
-  static constexpr int32_t step_context_rows = ops::step_logit_rows + 1;  // in StepView::counts
+  static constexpr int32_t step_context_rows = ops::step_logit_rows + 1,  // in StepView::counts
+      step_samples = step_context_rows + 1;
   struct Layout;
 
+  void write_samples(const Step& step, const Layout& at);
   void write_context(const Step& step, const Layout& at, cache::ContextBook& context);
   template <typename T>
   T* host(int64_t offset) const {
@@ -60,9 +67,10 @@ class GpuStep {
   device::PinnedMemory host_;
   device::GpuMemory device_;
   ops::StepView view_{};
+  const ops::SampleRow* samples_ = nullptr;
   const ops::RowSource *logit_sources_ = nullptr, *hidden_sources_ = nullptr;
   const int32_t *context_rows_ = nullptr, *context_slots_ = nullptr, *context_positions_ = nullptr,
-                *context_first_ = nullptr, *pending_ = nullptr;
+                *context_first_ = nullptr, *pending_ = nullptr, *masked_tokens_ = nullptr;
 };
 
 }  // namespace tandem::forward

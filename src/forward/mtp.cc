@@ -95,6 +95,7 @@ void TextModel::State::run_mtp(const Step& step, std::span<const float> hidden_r
                                Probe* probe) {
   if (mtp_layer.empty()) throw Error(ErrorCode::internal, "run_mtp", "the checkpoint has no MTP layer");
   if (step.kind == StepKind::mtp_chain) bad_step("hidden rows given for a chain");
+  if (!step.samples.empty()) bad_step("samples of a model on a CPU");
   check(step, false);
   if (std::ssize(hidden_rows) < std::ssize(step.tokens) * shape.hidden_size) bad_step("fewer hidden rows than tokens");
   mtp_rows = std::ssize(step.tokens);

@@ -14,6 +14,8 @@ void Step::clear() {
   page_tables.clear();
   logit_rows.clear();
   head_slots.clear();
+  samples.clear();
+  masked_tokens.clear();
 }
 
 Step single_stream_step(std::span<const int32_t> tokens, int64_t position, int32_t pages) {

@@ -53,6 +53,25 @@ struct PageCopy {
   bool operator==(const PageCopy&) const = default;
 };
 
+// How the token behind a row of logits is chosen where the model chooses it, by the rule of engine/sampler.h. The row's
+// logits do not leave the device.
+struct RowSample {
+  static constexpr int32_t most_masked = 32;  // ids of one row
+
+  double temperature = 1;  // below 1e-5: greedy
+  double top_p = 1;
+  double min_p = 0;
+  uint64_t seed = 0;
+  int64_t position = 0;  // that the token will have in its stream
+  int32_t row = 0;       // which of logit_rows and, behind them, head_slots
+  int32_t top_k = 0;
+  int32_t size = 0;                      // ids from here on are never chosen
+  int32_t first_masked = 0, masked = 0;  // nor are these of Step::masked_tokens
+  int32_t wants_probability = 0;         // 1: the token's share of the row is wanted, too
+
+  bool operator==(const RowSample&) const = default;
+};
+
 struct Step {
   StepKind kind = StepKind::text;  // the others have no moves and no head slots, and commit nothing of the text model
 
@@ -69,6 +88,10 @@ struct Step {
   // Slots whose last row's logits are wanted from the head row that they hold (a restored prompt needs no forward);
   // none of them has a segment in this step. Their logits follow those of logit_rows.
   std::vector<int32_t> head_slots;
+  // Rows of those two kinds whose token is wanted in place of their logits, by ascending RowSample::row. A model on a
+  // GPU chooses them; others refuse them (engine/sample_on_host.h chooses for them).
+  std::vector<RowSample> samples;
+  std::vector<int32_t> masked_tokens;  // of all samples
 
   void clear();  // keeps the memory
   bool operator==(const Step&) const = default;

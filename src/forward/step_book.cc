@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +12,27 @@
 namespace tandem::forward {
 
 void bad_step(const std::string& what) { throw Error(ErrorCode::internal, "step", what); }
+
+void check_samples(const Step& step, int64_t vocab_size, int32_t max_logit_rows) {
+  const auto wanted = static_cast<int64_t>(step.logit_rows.size() + step.head_slots.size());
+  const auto listed = std::ssize(step.masked_tokens), most = int64_t{max_logit_rows} * RowSample::most_masked;
+  if (listed > most) bad_step(fmt::format("{} masked ids, at most {}", listed, most));
+  int64_t last = -1;
+  for (const RowSample& s : step.samples) {
+    if (s.row <= last || s.row >= wanted)
+      bad_step(fmt::format("a sample of row {} after that of {}, of {} logit rows", s.row, last, wanted));
+    last = s.row;
+    if (s.size < 1 || s.size > vocab_size)
+      bad_step(fmt::format("a sample of {} ids with a vocabulary of {}", s.size, vocab_size));
+    const int64_t end = int64_t{s.first_masked} + s.masked;
+    if (s.masked < 0 || s.masked > RowSample::most_masked || s.first_masked < 0 || end > listed)
+      bad_step(fmt::format("a sample with the masked ids {} to {} of {}", s.first_masked, end, listed));
+    if (!(s.temperature >= 0 && std::isfinite(s.temperature) && s.top_p > 0 && s.min_p >= 0 && s.min_p <= 1) ||
+        s.top_k < 0)
+      bad_step(fmt::format("a sample with temperature {}, top_k {}, top_p {}, min_p {}", s.temperature, s.top_k,
+                           s.top_p, s.min_p));
+  }
+}
 
 StepBook::StepBook(const Capacity& of_model, int64_t vocabulary)
     : capacity(of_model),
@@ -82,6 +104,7 @@ void StepBook::check(const Step& step, bool text) {
     if (token < 0 || token >= vocab_size)
       bad_step(fmt::format("token id {} with a vocabulary of {}", token, vocab_size));
   }
+  check_samples(step, vocab_size, capacity.max_logit_rows);
   int64_t covered = 0;
   std::fill(in_step.begin(), in_step.end(), uint8_t{0});
   for (const Segment& segment : step.segments) {
@@ -135,8 +158,8 @@ void StepBook::check_dflash2(const Step& step, bool has_drafter) {
     bad_step(fmt::format("{} tokens, {} positions, {} segments of a dflash2 step", step.tokens.size(),
                          step.positions.size(), step.segments.size()));
   }
-  if (has_moves(step) || !step.head_slots.empty() || !step.logit_rows.empty())
-    bad_step("moves or logit rows of a dflash2 step");
+  if (has_moves(step) || !step.head_slots.empty() || !step.logit_rows.empty() || !step.samples.empty())
+    bad_step("moves, logit rows or samples of a dflash2 step");
   std::fill(in_step.begin(), in_step.end(), uint8_t{0});
   for (size_t i = 0; i < step.segments.size(); ++i) {
     const Segment& segment = step.segments[i];

@@ -15,6 +15,10 @@ namespace tandem::forward {
 // Throws Error(internal).
 [[noreturn]] void bad_step(const std::string& what);
 
+// That the step's samples are of its logit rows, each of one, ask for what there is and can be chosen by. Throws
+// Error(internal).
+void check_samples(const Step& step, int64_t vocab_size, int32_t max_logit_rows);
+
 // Where the hidden row of an MTP step's row is: among the rows of the last text step, in the slot's ring of head rows
 // (by position), or what the slot's last MTP row left.
 enum class HiddenPlace : int32_t { none, text_row, head_ring, chain };

@@ -16,13 +16,17 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "steps are little-endian");
 
 constexpr uint32_t magic = 0x50455453;  // "STEP"
-constexpr uint32_t version = 2;
-constexpr size_t arrays = 9;
+constexpr uint32_t version = 3;
+constexpr size_t arrays = 11;
 constexpr size_t header_bytes = 4 * (3 + arrays);
 
 template <typename T>
 constexpr void check_layout() {  // arrays are copied as they lie in memory, which must have no holes
   static_assert(std::has_unique_object_representations_v<T>);
+}
+template <>
+constexpr void check_layout<RowSample>() {  // a zero has two signs, and both may travel
+  static_assert(sizeof(RowSample) == 3 * sizeof(double) + 2 * 8 + 6 * 4 && std::is_trivially_copyable_v<RowSample>);
 }
 
 // Calls f with every array of the step, in the order of the layout.
@@ -37,6 +41,8 @@ void for_arrays(Step& step, const F& f) {
   f(step.page_tables);
   f(step.logit_rows);
   f(step.head_slots);
+  f(step.samples);
+  f(step.masked_tokens);
 }
 
 uint32_t read_u32(std::span<const std::byte> bytes, size_t at) {
@@ -85,7 +91,7 @@ void read_step(std::span<const std::byte> bytes, Step& step) {
     bad(fmt::format("step kind {}", read_u32(bytes, 8)), "0 to 3");
   size_t size = header_bytes + 4, at = 12;
   for_arrays(step, [&](auto& array) {
-    size += size_t{read_u32(bytes, at)} * sizeof(array[0]);  // at most 9 · 2^32 · 40 bytes: no overflow
+    size += size_t{read_u32(bytes, at)} * sizeof(array[0]);  // at most 11 · 2^32 · 64 bytes: no overflow
     at += 4;
   });
   if (size != bytes.size()) bad(fmt::format("{} bytes", bytes.size()), fmt::format("{} by its counts", size));

@@ -20,6 +20,19 @@ Step example() {
   step.page_tables = {4, 5};
   step.logit_rows = {2};
   step.head_slots = {2};
+  step.samples = {{.temperature = 0.7,
+                   .top_p = 0.9,
+                   .min_p = 0.01,
+                   .seed = ~uint64_t{1},
+                   .position = int64_t{1} << 40,
+                   .row = 0,
+                   .top_k = 20,
+                   .size = 1900,
+                   .first_masked = 1,
+                   .masked = 2,
+                   .wants_probability = 1},
+                  {.temperature = -0.0, .row = 1}};
+  step.masked_tokens = {5, 6, 7};
   return step;
 }
 
@@ -41,13 +54,13 @@ TEST(StepBytes, LittleEndianWithVersionKindAndCrc) {
   Step step;
   step.kind = StepKind::mtp_chain;
   const std::vector<std::byte> bytes = bytes_of(step);
-  ASSERT_EQ(bytes.size(), 4u * 13);
+  ASSERT_EQ(bytes.size(), 4u * 15);
   const std::string head(reinterpret_cast<const char*>(bytes.data()), 12);
-  EXPECT_EQ(head, std::string("STEP\x02\0\0\0\x02\0\0\0", 12));
+  EXPECT_EQ(head, std::string("STEP\x03\0\0\0\x02\0\0\0", 12));
   step.segments.push_back({.position = 1, .context_from = 0x0807060504030201});
   const std::vector<std::byte> segment = bytes_of(step);
-  ASSERT_EQ(segment.size(), 4u * 13 + 40);
-  const std::string context(reinterpret_cast<const char*>(segment.data()) + 4 * 12 + 32, 8);
+  ASSERT_EQ(segment.size(), 4u * 15 + 40);
+  const std::string context(reinterpret_cast<const char*>(segment.data()) + 4 * 14 + 32, 8);
   EXPECT_EQ(context, "\x01\x02\x03\x04\x05\x06\x07\x08");
 }
 
@@ -102,14 +115,14 @@ TEST(StepBytes, ShortAndLongAreRefused) {
 
 TEST(StepBytes, OtherVersionsAreNamed) {
   std::vector<std::byte> bytes = bytes_of(example());
-  bytes[4] = std::byte{1};
+  bytes[4] = std::byte{2};
   Step step;
   try {
     read_step(bytes, step);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_EQ(e.found(), "version 1");
-    EXPECT_EQ(e.expected(), "2");
+    EXPECT_EQ(e.found(), "version 2");
+    EXPECT_EQ(e.expected(), "3");
   }
 }
 

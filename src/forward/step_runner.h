@@ -6,6 +6,7 @@
 #include <string>
 
 #include "forward/step.h"
+#include "ops/sample/sample_args.h"
 
 namespace tandem::forward {
 
@@ -24,6 +25,7 @@ struct DraftLattices {
 struct RunnerCounts {
   int64_t allocations = 0, kernels_loaded = 0;  // of the whole device (device/gpu.h)
   int64_t graph_steps = 0, launched_steps = 0;
+  int64_t result_bytes = 0;  // results of steps that were copied to the host
 };
 
 class StepRunner {
@@ -31,8 +33,11 @@ class StepRunner {
   virtual ~StepRunner() = default;
   // Runs the step; an exception means that the model's state can no longer be trusted.
   virtual void run(const Step& step) = 0;
-  // [logit_rows + head_slots, vocab_size] of the last run: of the text model's head, or of the MTP layer's.
+  // [logit_rows + head_slots − samples, vocab_size] of the last run: of the text model's head, or of the MTP layer's.
+  // Rows that have a sample are left out.
   virtual std::span<const float> logits() const = 0;
+  // Of the last run, one for each of Step::samples.
+  virtual std::span<const ops::Sampled> sampled() const { return {}; }
   // Of the last run if it was a dflash2 step.
   virtual DraftLattices lattices() const { return {}; }
   // Where the last step, which is `step`, left a NaN or an infinity in its streams' states or hidden rows; empty:

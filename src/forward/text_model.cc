@@ -204,6 +204,7 @@ void TextModel::State::commit(const Segment& segment) {
 }
 
 void TextModel::State::run(const Step& step, Probe* probe) {
+  if (!step.samples.empty()) bad_step("samples of a model on a CPU");
   if (drafter != nullptr) drafter->clear_lattices();
   if (step.kind == StepKind::mtp_absorb || step.kind == StepKind::mtp_chain) return run_mtp_step(step, probe);
   if (step.kind == StepKind::dflash2) return run_dflash2(step);

@@ -265,6 +265,10 @@ TEST(TextModel, AStepThatBreaksTheRulesIsRefused) {
   refused([](Step& s) { s.page_tables[0] = 9; });
   refused([](Step& s) { s.page_tables.clear(); });
   refused([](Step& s) { s.logit_rows = {15}; });
+  refused([](Step& s) {  // the engine chooses from logits, and has another runner for what cannot
+    s.logit_rows = {0};
+    s.samples = {{.size = 1}};
+  });
   refused([](Step& s) { s.segments.clear(); });
   refused([](Step& s) { s.tokens.clear(), s.positions.clear(), s.segments.clear(); });
   stream.run(ids, 0);

@@ -1,5 +1,6 @@
 // The equality suite over a model on a GPU: random request mixes together and alone give the same tokens, whoever
-// shares a step, whatever drafts, keeps and resumes, with graphs and without (design.md 1). How many: TANDEM_GPU_MIXES,
+// shares a step, whatever drafts, keeps and resumes, with graphs and without (design.md 1). Together the steps choose
+// tokens where they can, alone the host does, from whole logits. How many: TANDEM_GPU_MIXES,
 // first seed TANDEM_GPU_FIRST_MIX; of two ranks against one: TANDEM_GPU_RANK_MIXES, TANDEM_GPU_FIRST_RANK_MIX.
 #include <cstdlib>
 #include <map>
@@ -41,7 +42,8 @@ void run_mixes(uint64_t first, uint64_t mixes, forward::Ranks ranks) {
   MixReport sum;
   for (uint64_t seed = first; seed < first + mixes; ++seed) {
     const auto type = seed % 2 == 0 ? forward::CacheType::bf16 : forward::CacheType::fp8;
-    const MixReport report = runner.run(seed, ranks, false, {.cache_type = type, .compute = forward::Compute::bf16});
+    const MixReport report = runner.run(
+        seed, ranks, false, {.cache_type = type, .compute = forward::Compute::bf16, .sampling = MixSampling::step});
     for (const std::string& failure : report.failures) ADD_FAILURE() << "mix " << seed << ": " << failure;
     sum.add(report);
   }

@@ -2,6 +2,7 @@
 // spec/runtime.md i.2). A failing mix prints the command that runs it again.
 //   equality_suite [--mixes N] [--first-seed N] [--seed N] [--spoil 1] [--tensor-parallel-size N]
 //                  [--decode-context-parallel-size N] [--kv-cache-dtype NAME] [--compute f32|bf16]
+// Every second mix is sampled in the step, by the host's sampler, where its requests allow it.
 // --kv-cache-dtype: all mixes with these caches; without it each draws its own.
 // --spoil 1: drafts are run as other tokens than those that are verified, and it is an error if no mix notices.
 #include <fmt/ranges.h>
@@ -84,6 +85,7 @@ int main(int argc, char** argv) {
   tandem::parity::MixReport sum;
   uint64_t failed = 0, with_drafts = 0;
   for (uint64_t seed = options.first_seed; seed < options.first_seed + options.mixes; ++seed) {
+    setting.sampling = seed % 2 == 0 ? tandem::parity::MixSampling::scheduler : tandem::parity::MixSampling::on_host;
     const tandem::parity::MixReport report = runner.run(seed, options.ranks, options.spoil, setting);
     sum.add(report);
     with_drafts += report.drafts ? 1 : 0;

@@ -68,9 +68,16 @@ struct ModelFacts {
 // Mix `seed`: three of twenty run on nano, two on tinyB, the others on tinyA.
 std::string model_of_mix(uint64_t seed);
 // What all mixes of a run have in common.
+// Who chooses tokens when all requests run together; alone it is always the scheduler, from whole logits.
+enum class MixSampling {
+  scheduler,
+  step,     // the model does where it can (forward::Step::samples)
+  on_host,  // the same by engine::SampleOnHost, for models on a CPU
+};
 struct MixSetting {
   std::optional<forward::CacheType> cache_type;  // none: each draws its own
   forward::Compute compute = forward::Compute::f32;
+  MixSampling sampling = MixSampling::scheduler;
 };
 Mix make_mix(uint64_t seed, const std::string& model, const ModelFacts& facts, const MixSetting& setting = {});
 

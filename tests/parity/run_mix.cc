@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "draft/model_drafter.h"
+#include "engine/sample_on_host.h"
 #include "engine/scheduler.h"
 #include "forward/text_model.h"
 #include "random_drafter.h"
@@ -40,6 +41,7 @@ class ThroughBytes : public engine::StepRunner {
     model_.run(read_);
   }
   std::span<const float> logits() const override { return model_.logits(); }
+  std::span<const ops::Sampled> sampled() const override { return model_.sampled(); }
   forward::DraftLattices lattices() const override { return model_.lattices(); }
 
  private:
@@ -91,7 +93,7 @@ class Conversation {
     if (step == nullptr) return false;
     model_.run(*step);
     now_ += std::chrono::milliseconds(1 + ms_a_row_ * std::ssize(step->tokens));
-    scheduler_.complete(model_.logits(), now_);
+    scheduler_.complete(model_.logits(), model_.sampled(), now_);
     scheduler_.check();
     if (++steps_ > most_steps) throw Error(ErrorCode::failed_check, "mix", fmt::format("{} steps and no end", steps_));
     return true;
@@ -141,8 +143,9 @@ struct Solo {
 
 class Runner {
  public:
-  Runner(const Mix& mix, const LoadedWeights& weights, const ModelFactory& make, forward::Ranks ranks, bool spoil)
-      : mix_(mix), weights_(weights), make_(make), ranks_(ranks), spoil_(spoil) {}
+  Runner(const Mix& mix, const LoadedWeights& weights, const ModelFactory& make, forward::Ranks ranks, bool spoil,
+         MixSampling sampling)
+      : mix_(mix), weights_(weights), make_(make), ranks_(ranks), spoil_(spoil), sampling_(sampling) {}
 
   MixReport run() {
     run_alone();
@@ -265,11 +268,15 @@ class Runner {
     const MixMachine& machine = mix_.machine;
     const forward::DrafterModel dflash2_model = dflash2();
     const auto model = make_model(machine.capacity, ranks_, dflash2_model);
-    ThroughBytes through_bytes(*model, spoil_);
-    engine::StepRunner& runner = machine.through_bytes || spoil_ ? through_bytes : *model;
+    engine::SampleOnHost on_host(*model, static_cast<int32_t>(weights_.shape.vocab_size),
+                                 machine.capacity.max_logit_rows);
+    engine::StepRunner& sampled = sampling_ == MixSampling::on_host ? on_host : *model;
+    ThroughBytes through_bytes(sampled, spoil_);
+    engine::StepRunner& runner = machine.through_bytes || spoil_ ? through_bytes : sampled;
     const auto drafter = make_drafter(runner, machine.capacity, dflash2_model);
     engine::SchedulerOptions together = options(machine.capacity);
     together.draft = mix_.drafting.options;
+    together.samples_in_step = sampling_ != MixSampling::scheduler;
     if (dflash2_model.shape != nullptr) together.draft.context_rows = dflash2_model.shape->kept_rows();
     Conversation engine(together, runner, machine.step_ms_a_row, drafter.get());
     std::vector<Heard*> heard(mix_.requests.size(), nullptr);
@@ -365,6 +372,7 @@ class Runner {
   const ModelFactory& make_;
   forward::Ranks ranks_;
   bool spoil_;
+  MixSampling sampling_;
   std::vector<Solo> solos_;
   std::unique_ptr<RandomDrafter> random_drafter_;
   model::DrafterShape drafter_shape_;
@@ -433,7 +441,7 @@ MixReport MixRunner::run(uint64_t seed, forward::Ranks ranks, bool spoil, const 
     if (models_.count(model) == 0) model = models_.begin()->first;
     const LoadedWeights& loaded = weights(model);
     const Mix mix = make_mix(seed, model, loaded.facts(), setting);
-    return Runner(mix, loaded, make_, ranks, spoil).run();
+    return Runner(mix, loaded, make_, ranks, spoil, setting.sampling).run();
   } catch (const std::exception& e) {
     MixReport report;
     report.failures.emplace_back(e.what());

@@ -17,7 +17,7 @@ struct SampleRow {
   int32_t size;          // ids from here on are never chosen
   int32_t first_masked;  // these neither: SampleArgs::masked[first_masked … + masked)
   int32_t masked;
-  int32_t reserved;
+  int32_t wants_probability;  // not 0: Sampled::probability is computed
 };
 
 enum SampleStatus { sample_chosen = 0, sample_not_finite = 1, sample_all_masked = 2 };
@@ -25,6 +25,10 @@ enum SampleStatus { sample_chosen = 0, sample_not_finite = 1, sample_all_masked 
 struct Sampled {
   int32_t token;   // -1 where none could be chosen
   int32_t status;  // SampleStatus
+  // The token's share of what top_k and top_p keep, at the row's temperature; of a greedy row: of all that may be
+  // chosen, at temperature 1. By fp32 exponentials: near engine::Sampler::pick's, not its bits. 1 where it is not
+  // wanted.
+  double probability;
 };
 
 struct SampleArgs {
@@ -36,6 +40,10 @@ struct SampleArgs {
   int64_t logits_stride;
   int32_t vocab_size;
   Sampled* out;  // [rows]
+  // Scratch (CudaSample::run): blocks of a row; [rows, parts] the parts' best places; [rows, bins] a histogram.
+  int32_t parts;
+  uint64_t* best;
+  uint64_t* weights;
 };
 
 }  // namespace tandem::ops
