@@ -33,6 +33,9 @@ void measure_rank(const Bench& bench, Report& report, const RankPlan& plan);
 // The bundled model: steps of one and of several streams, prompts. `folder`: the source tree.
 void measure_nano(const Bench& bench, Report& report, const std::filesystem::path& folder,
                   std::span<const int32_t> stream_counts, int64_t steps);
+// The head and the choice of tokens in the step, against copied logits and the host's sampler.
+void measure_sampling(const Bench& bench, Report& report, const std::vector<std::string>& defines, int64_t vocab,
+                      int64_t hidden, std::span<const int64_t> row_counts);
 // Device memory ready for the bundled model from nothing: compiling and loading kernels, weights, graphs.
 double start_nano(device::Gpu& gpu, const std::filesystem::path& folder);
 

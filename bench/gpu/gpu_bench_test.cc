@@ -83,7 +83,17 @@ TEST_F(GpuBench, RankWithAllExpertsAndCodedCaches) {
 
 TEST_F(GpuBench, Nano) {
   measure_nano(bench_, report_, TANDEM_SOURCE_DIR, std::array{1}, 1);
-  EXPECT_EQ(report_.json().at("nano").size(), 3u) << report_.table();
+  EXPECT_EQ(report_.json().at("nano").size(), 5u) << report_.table();
+  const std::set<std::string> found = names(report_.json().at("nano"));
+  EXPECT_TRUE(found.count("decode and sampling on the host")) << report_.table();
+  EXPECT_TRUE(found.count("decode and sampling in the step")) << report_.table();
+}
+
+TEST_F(GpuBench, Sampling) {
+  measure_sampling(bench_, report_, forward::kernel_defines(tiny_shape()), 300, 64, std::array<int64_t, 2>{1, 3});
+  const nlohmann::json& list = report_.json().at("sampling, vocabulary 300");
+  EXPECT_EQ(list.size(), 2u * 12) << report_.table();
+  EXPECT_TRUE(names(list).count("in the step, temperature 1, top_p 0.95"));
 }
 
 TEST_F(GpuBench, Start) { EXPECT_GT(start_nano(bench_.gpu(), TANDEM_SOURCE_DIR), 0); }

@@ -74,6 +74,8 @@ void measure(device::Gpu& gpu, const Settings& settings, Report& report) {
   measure_limits(bench, report, defines, int64_t{8} << 30, 8192);
   const std::vector<RankPlan> all = plans();
   for (const RankPlan& plan : all) measure_rank(bench, report, plan);
+  measure_sampling(bench, report, defines, glm_shape(1).vocab_size, glm_shape(1).hidden_size,
+                   std::array<int64_t, 3>{1, 8, 64});
   measure_nano(bench, report, settings.source, std::array{1, 8}, 64);
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "benchmarks.h"
+#include "engine/sampler.h"
 #include "forward/gpu_model.h"
 #include "model/checkpoint.h"
 #include "model/weights.h"
@@ -102,6 +103,39 @@ void measure_launches(const Bench& bench, Report& report, const Nano& nano, int3
       {{"sum_of_kernels_us", sum}, {"kernels", list}, {"rate", fmt::format("kernels {:.0f}; {}", sum, largest)}});
 }
 
+// A decoded token as a request with temperature and top_p gets it: its row's logits copied and sampled by the host, or
+// its token alone. Streams stand at `position`.
+void measure_sampled(Report& report, const Nano& nano, forward::GpuModel& model, int32_t streams, int64_t position,
+                     int64_t steps) {
+  const engine::SamplingParams params{.temperature = 1, .top_p = 0.95, .seed = 3};
+  const auto vocab = static_cast<int32_t>(nano.shape.vocab_size);
+  engine::Sampler sampler(vocab);
+  for (const bool in_step : {false, true}) {
+    Timing timing;
+    const int64_t before = model.counts().result_bytes;
+    for (int64_t i = 0; i < steps; ++i, ++position) {
+      forward::Step step = rows_of(streams, 1, position);
+      for (int32_t row = 0; in_step && row < streams; ++row)
+        step.samples.push_back({.temperature = params.temperature,
+                                .top_p = params.top_p,
+                                .seed = params.seed,
+                                .position = position + 1,
+                                .row = row,
+                                .size = vocab});
+      const Clock::time_point start = Clock::now();
+      model.run(step);
+      for (int32_t row = 0; !in_step && row < streams; ++row)
+        sampler.select(
+            model.logits().subspan(static_cast<size_t>(row) * static_cast<size_t>(vocab), static_cast<size_t>(vocab)),
+            params, position + 1, {vocab, {}});
+      timing.samples.push_back(microseconds_since(start));
+    }
+    const int64_t bytes = (model.counts().result_bytes - before) / steps;
+    report.add("nano", in_step ? "decode and sampling in the step" : "decode and sampling on the host", streams, timing,
+               {{"result_bytes", bytes}, {"rate", fmt::format("{} bytes of results", bytes)}});
+  }
+}
+
 }  // namespace
 
 double start_nano(device::Gpu& gpu, const std::filesystem::path& folder) {
@@ -136,6 +170,7 @@ void measure_nano(const Bench& bench, Report& report, const std::filesystem::pat
     report.add("nano", "prompt step, host time", int64_t{prompt} * streams, prefill,
                {{"rate", rate(prompt * streams, prefill)}});
     report.add("nano", "decode step, host time", streams, decode, {{"rate", rate(streams, decode)}});
+    measure_sampled(report, nano, model, streams, prompt + steps, steps);
     measure_launches(bench, report, nano, streams, steps);
   }
 }
