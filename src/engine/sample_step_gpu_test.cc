@@ -9,7 +9,7 @@
 #include "engine/step_runner.h"
 #include "forward/test_models.h"
 
-namespace tandem::engine {
+namespace tandem::engine::sample_step_gpu_test {
 namespace {
 
 using forward::RowSample;
@@ -199,4 +199,4 @@ TEST(SampleInStepOnRanks, AgreesWithTheHost) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::sample_step_gpu_test

@@ -5,7 +5,7 @@
 #include "engine/sample_on_host.h"
 #include "engine/testing.h"
 
-namespace tandem::engine {
+namespace tandem::engine::sampling_check_test {
 namespace {
 
 forward::Capacity capacity_of(int32_t rows, int32_t logit_rows) {
@@ -94,4 +94,4 @@ TEST(SampleOnHost, RefusesSamplesThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::sampling_check_test

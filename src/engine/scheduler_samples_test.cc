@@ -9,7 +9,7 @@
 #include "engine/rule_list.h"
 #include "engine/scheduler_fixture.h"
 
-namespace tandem::engine {
+namespace tandem::engine::scheduler_samples_test {
 namespace {
 
 SchedulerOptions sampling_options(const FakeModelOptions& model, bool in_step) {
@@ -287,4 +287,4 @@ TEST(ReasoningRule, ListsWhatItMasks) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::engine::scheduler_samples_test

@@ -5,7 +5,7 @@
 
 #include "forward/test_models.h"
 
-namespace tandem::forward {
+namespace tandem::forward::cost_test {
 namespace {
 
 constexpr int64_t position = 99;  // fewer tokens than index_topk: a row attends to all of them
@@ -43,4 +43,4 @@ TEST(Cost, StreamsShareWeightsAlone) {
 }
 
 }  // namespace
-}  // namespace tandem::forward
+}  // namespace tandem::forward::cost_test

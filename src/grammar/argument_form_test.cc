@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-namespace tandem::grammar {
+namespace tandem::grammar::argument_form_test {
 namespace {
 
 std::string shown(const ArgumentForm& form) {
@@ -65,4 +65,4 @@ TEST(ArgumentForm, PointersToKeysWithSigns) {
 }
 
 }  // namespace
-}  // namespace tandem::grammar
+}  // namespace tandem::grammar::argument_form_test
