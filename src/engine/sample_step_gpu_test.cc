@@ -87,7 +87,9 @@ class SampleInStep : public ::testing::TestWithParam<bool> {
           s.position, {s.size, masked});
       EXPECT_EQ(found[next].status, ops::sample_chosen);
       EXPECT_EQ(found[next].token, picked.token) << "row " << row;
-      if (s.masked == 0) EXPECT_NEAR(found[next].probability, picked.probability, 1e-5) << "row " << row;
+      if (s.masked == 0) {
+        EXPECT_NEAR(found[next].probability, picked.probability, 1e-5) << "row " << row;
+      }
       ++next;
     }
     EXPECT_TRUE(Rows(logits.begin(), logits.end()) == rest) << "logits of the rows without a sample";

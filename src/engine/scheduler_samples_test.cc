@@ -255,7 +255,9 @@ TEST_F(SchedulerSamples, AKeptPromptGivesItsFirstTokenFromItsHeadRow) {
       if (s.stepped.last.head_slots.empty()) continue;
       head = true;
       ASSERT_EQ(s.stepped.last.samples.size(), in_step ? 1u : 0u);
-      if (in_step) EXPECT_EQ(s.stepped.last.samples[0].position, 9);
+      if (in_step) {
+        EXPECT_EQ(s.stepped.last.samples[0].position, 9);
+      }
     }
     EXPECT_TRUE(head);
     EXPECT_EQ(again.collector.tokens(), first);
