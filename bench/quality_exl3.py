@@ -33,7 +33,8 @@ def variants():
 
 # Pairs of which the first is hoped to have the lower KLD.
 ORDERINGS = [("experts exl3:3, mul1", "experts exl3:2, mul1"), ("experts exl3:4, mul1", "experts exl3:3, mul1"),
-             ("experts exl3:6, mul1", "experts exl3:4, mul1"), ("experts exl3:3, mcg", "experts exl3:2, mcg"),
+             ("experts exl3:6, mul1", "experts exl3:4, mul1"), ("experts exl3:4, mul1", "experts exl3:2, mul1"),
+             ("dense fp8", "dense exl3:4"), ("experts exl3:3, mcg", "experts exl3:2, mcg"),
              ("experts exl3:4, mcg", "experts exl3:3, mcg"), ("experts exl3:6, mcg", "experts exl3:4, mcg"),
              ("experts exl3:4, mul1", "experts exl3:4, mul1, not calibrated"),
              ("experts exl3:3, mul1", "experts exl3:3, mul1, not calibrated"),
