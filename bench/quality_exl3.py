@@ -157,8 +157,8 @@ def section(runner, options):
               f"and units as above; text: {text['texts']} texts,", f"{text['positions']:,} positions, on which the teacher's "
               f"perplexity is {first['teacher_perplexity']:.4f}. One run each. Bits are of the trellis, without the",
               "head; the errors are means over matrices: relative squares, and squares weighted by the inputs' second moment.", "",
-              "| format | bits | bytes of all tensors; read for a token | error; weighted | mean KLD | half below | 99 % below | top-1, % | "
-              "perplexity | skills |", "|---|---|---|---|---|---|---|---|---|---|"]
+              "| format | bits | bytes of all tensors; read for a token | error; weighted | mean KLD | half below | 99 % below | "
+              "top-1, % | perplexity | skills |", "|---|---|---|---|---|---|---|---|---|---|"]
     for name, _ in variants():
         if name not in rows:
             lines.append(f"| {name} | not measured | | | | | | | | |")
