@@ -56,14 +56,6 @@ void refuse_unsupported_chat_fields(const JsonBody& body) {
   if (body.boolean("add_special_tokens").value_or(false)) throw not_supported("add_special_tokens", "the value true");
 }
 
-// Every alias is checked, the first one given counts.
-void read_thinking_budget(const JsonBody& body, ChatRequest& request) {
-  for (const auto name : thinking_budgets) {
-    const auto budget = body.integer(name, -1, any_integer);
-    if (budget && request.thinking_budget < 0) request.thinking_budget = *budget;
-  }
-}
-
 // {"type":"function","function":{"name"}}, {"type":"function","name"} (Responses) or, as function_call, {"name"}.
 void read_named_tool(const JsonBody& body, std::string_view field, ChatRequest& request) {
   const auto choice = body.object(field);  // neither a string nor an object: wrong type
@@ -107,8 +99,6 @@ void read_reasoning_object(const JsonBody& body, ChatRequest& request) {
   const auto reasoning = body.object("reasoning");
   if (!reasoning) return;
   if (reasoning->boolean("exclude").value_or(false)) request.include_reasoning = false;
-  const auto budget = reasoning->integer("max_tokens", -1, any_integer);
-  if (budget && request.thinking_budget < 0) request.thinking_budget = *budget;
 }
 
 void read_logprobs(const JsonBody& body, ChatRequest& request) {
@@ -119,6 +109,17 @@ void read_logprobs(const JsonBody& body, ChatRequest& request) {
 }
 
 }  // namespace
+
+void read_thinking_budget(const JsonBody& body, ChatRequest& request) {
+  for (const auto name : thinking_budgets) {
+    const auto budget = body.integer(name, -1, any_integer);
+    if (budget && request.thinking_budget < 0) request.thinking_budget = *budget;
+  }
+  const auto reasoning = body.object("reasoning");
+  if (!reasoning) return;
+  const auto budget = reasoning->integer("max_tokens", -1, any_integer);
+  if (budget && request.thinking_budget < 0) request.thinking_budget = *budget;
+}
 
 ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model) {
   ChatRequest request;

@@ -27,4 +27,7 @@ struct ChatRequest : GenerationFields {
 // not implemented (code unsupported_parameter). Fields that nobody knows are ignored and logged once a name.
 ChatRequest parse_chat_request(const JsonBody& body, const ServedModel& model);
 
+// thinking_token_budget, its other names and reasoning.max_tokens. Every one is checked, the first one given counts.
+void read_thinking_budget(const JsonBody& body, ChatRequest& request);
+
 }  // namespace tandem::api

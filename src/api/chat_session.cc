@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/rule_list.h"
 
 namespace tandem::api {
 
@@ -66,6 +67,7 @@ void ChatSession::on_finished(const engine::Event& event, Clock::time_point time
   if (text_.complete()) return pump();  // however the engine ended: the reply is complete
   switch (event.reason) {
     case engine::FinishReason::error:
+      if (event.error == engine::no_token_left) return abort(no_token_left(trace_.tokens()), Outcome::error);
       log(LogLevel::error, "request {}: {}", trace_.id(), event.error);
       return abort({500, "server_error", "The generation failed."}, Outcome::error);
     case engine::FinishReason::deadline: return abort(deadline_exceeded(), Outcome::deadline);

@@ -36,6 +36,7 @@ class ChatSession : public std::enable_shared_from_this<ChatSession> {
   // Ends the reply with an error: a stream error event, or an error reply.
   void abort(const ApiError& error, Outcome outcome);
   bool answers_to(std::string_view id, int64_t client) const { return dialect_->answers_to(id, client); }
+  std::string as_it_stands() const { return dialect_->as_it_stands(); }
   // The engine may still compute for this request.
   bool in_engine() const { return !done_ && !finished_; }
 

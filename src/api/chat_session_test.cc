@@ -5,6 +5,7 @@
 #include <set>
 
 #include "api/service_fixture.h"
+#include "engine/rule_list.h"
 
 namespace tandem::api::chat_session_test {
 namespace {
@@ -425,6 +426,28 @@ TEST_F(ChatSessionTest, FailureOfTheEngine) {
   EXPECT_TRUE(streamed->closed);
   EXPECT_EQ(streamed->events[streamed->events.size() - 2].find("secret"), std::string::npos);
   EXPECT_EQ(setup.service.active(), 0u);
+}
+
+// Fields that contradict each other are the request's fault, and the client hears which kind of fault it is.
+TEST_F(ChatSessionTest, RulesThatLeaveNoToken) {
+  Setup setup;
+  const auto whole = setup.chat("");
+  const auto streamed = setup.chat(R"("stream":true)");
+  for (size_t i = 0; i < 2; ++i) {
+    setup.engine.admit(i);
+    setup.engine.tokens(model_->ids("</think>half"), i);
+    setup.engine.finish(FinishReason::error, -1, std::string(engine::no_token_left), i);
+  }
+  setup.executor.run();
+  const Json error = only_reply(*whole, 400)["error"];
+  EXPECT_EQ(error["type"], "invalid_request_error");
+  EXPECT_EQ(error["code"], "no_token_left");
+  const std::string count = fmt::format("After {} tokens", model_->ids("</think>half").size());
+  EXPECT_NE(error["message"].get<std::string>().find(count), std::string::npos) << error;
+  ASSERT_GE(streamed->events.size(), 3u);
+  EXPECT_EQ(streamed->events.back(), "[DONE]");
+  EXPECT_EQ(Json::parse(streamed->events[streamed->events.size() - 2])["error"], error);
+  EXPECT_TRUE(streamed->closed);
 }
 
 TEST_F(ChatSessionTest, ClientThatLeavesCancels) {

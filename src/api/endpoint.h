@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string body;
   std::shared_ptr<void> body_share;  // of the memory that all bodies together may take; lives as long as the body
   int64_t client = 0;                // which of the server's keys let it in, counted from 1; 0: none was needed
+  std::string query = {};            // what follows '?' in the target, as it was sent
 };
 
 struct Reply {

@@ -56,6 +56,16 @@ ApiError deadline_exceeded() {
   return {504, "server_error", "The request took longer than the server allows.", {}, "deadline_exceeded"};
 }
 
+ApiError no_token_left(int64_t tokens) {
+  return {400,
+          "invalid_request_error",
+          fmt::format("After {} tokens of the reply none may follow: its form, allowed_token_ids, bad_words and "
+                      "min_tokens exclude every one.",
+                      tokens),
+          {},
+          "no_token_left"};
+}
+
 ApiError too_large(size_t limit) {
   return {413,
           "invalid_request_error",

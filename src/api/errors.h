@@ -1,6 +1,7 @@
 // Error bodies of the OpenAI dialects (spec/frontend.md D.9).
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -41,6 +42,8 @@ ApiError unavailable(std::string_view message);
 ApiError queue_full();
 // 504: the server's limit for one request has passed.
 ApiError deadline_exceeded();
+// 400: what the request asks of its reply leaves no token after `tokens` of them.
+ApiError no_token_left(int64_t tokens);
 // 413 for a body over `limit` bytes.
 ApiError too_large(size_t limit);
 

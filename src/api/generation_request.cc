@@ -25,7 +25,22 @@ std::shared_ptr<engine::TokenRule> make_rule(const GenerationFields& fields, con
   return engine::RuleList::of({lists, make_reply_rule(fields.rules, model)});
 }
 
-// The one contradiction that is known before the first token; the others end the request with an error.
+// What is known before the first token; contradictions further on end the request with an error (no_token_left).
+void check_first_token(const GenerationFields& fields, const ServedModel& model, const engine::Request& request) {
+  if (request.rule == nullptr || !request.rule->masks()) return;
+  std::vector<uint32_t> bits((static_cast<size_t>(model.vocab_size) + 31) / 32, ~uint32_t{0});
+  request.rule->mask(bits);
+  const auto forbid = [&](int64_t id) { bits[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32)); };
+  for (int64_t id = model.tokenizer->size(); id < std::ssize(bits) * 32; ++id) forbid(id);
+  if (request.min_tokens > 0) std::for_each(request.stop_token_ids.begin(), request.stop_token_ids.end(), forbid);
+  if (std::any_of(bits.begin(), bits.end(), [](uint32_t word) { return word != 0; })) return;
+  const char* field = !fields.allowed_token_ids.empty() ? "allowed_token_ids"
+                      : !fields.bad_words.empty()       ? "bad_words"
+                                                        : "min_tokens";
+  throw invalid_field(field,
+                      "together with the form that is asked for it leaves no token that the reply could begin with");
+}
+
 void check_allowed(const GenerationFields& fields, const ServedModel& model, const engine::Request& request) {
   if (fields.allowed_token_ids.empty()) return;
   const auto may_come = [&](int32_t id) {
@@ -86,6 +101,7 @@ void set_generation(const GenerationFields& fields, const ServedModel& model, co
                                                    : random_seed();
   check_allowed(fields, model, request);
   request.rule = make_rule(fields, model);
+  check_first_token(fields, model, request);
   request.repetition = fields.repetition;
 }
 

@@ -56,8 +56,17 @@ Json expanded(const Json& written, const Json& parts) {
   return schema;
 }
 
-std::string make_document() {
+// The empty requirement says that a request without a key is answered, too.
+void describe_access(const ApiAccess& access, Json& document) {
+  if (!access.needs_key) document["security"].push_back(Json::object());
+  if (access.metrics_are_open) document["paths"]["/metrics"]["get"]["security"] = Json::array();
+}
+
+}  // namespace
+
+std::string openapi_document(const ApiAccess& access) {
   Json document = Json::parse(embedded_file("openapi/paths.json"));
+  describe_access(access, document);
   document["info"]["version"] = TANDEM_VERSION;
   add_aliases(document["paths"]);
   Json& schemas = document["components"]["schemas"];
@@ -67,13 +76,6 @@ std::string make_document() {
     for (const auto& [name, schema] : part.at("schemas").items()) schemas[name] = expanded(schema, parts);
   }
   return document.dump();
-}
-
-}  // namespace
-
-const std::string& openapi_document() {
-  static const std::string document = make_document();
-  return document;
 }
 
 }  // namespace tandem::api

@@ -6,7 +6,13 @@
 
 namespace tandem::api {
 
+// Who may call what.
+struct ApiAccess {
+  bool needs_key = false;         // routes that are not open ask for a key
+  bool metrics_are_open = false;  // /metrics does not
+};
+
 // The whole document as JSON text.
-const std::string& openapi_document();
+std::string openapi_document(const ApiAccess& access = {});
 
 }  // namespace tandem::api

@@ -60,6 +60,25 @@ TEST_F(OpenApi, IsServedWithoutAKey) {
   EXPECT_EQ(document().at("info").at("version"), TANDEM_VERSION);
 }
 
+// A request without a key is part of the description exactly where it is answered.
+TEST_F(OpenApi, KeysAreDescribedAsTheyAreAskedFor) {
+  for (const bool needs_key : {false, true}) {
+    for (const bool metrics_are_open : {false, true}) {
+      const Json all = Json::parse(openapi_document({needs_key, metrics_are_open}));
+      const Json& security = all.at("security");
+      EXPECT_EQ(security.size(), needs_key ? 2u : 3u);
+      EXPECT_EQ(std::find(security.begin(), security.end(), Json::object()) == security.end(), needs_key);
+      for (const auto* path : {"/metrics", "/v1/metrics"}) {
+        EXPECT_EQ(all["paths"][path]["get"].contains("security"), metrics_are_open) << path;
+      }
+    }
+  }
+  ServiceOptions options;
+  options.access = {.needs_key = true, .metrics_are_open = false};
+  Setup setup(options);
+  EXPECT_EQ(setup.call("GET", "/openapi.json")->replies.at(0).body, openapi_document(options.access));
+}
+
 TEST_F(OpenApi, OperationsHaveIdsOfTheirOwnAndReferencesLeadSomewhere) {
   const Json all = document();
   Names ids;
@@ -69,7 +88,7 @@ TEST_F(OpenApi, OperationsHaveIdsOfTheirOwnAndReferencesLeadSomewhere) {
       EXPECT_TRUE(operation.at("responses").contains("default")) << path;
     }
   }
-  const std::string& text = openapi_document();
+  const std::string text = openapi_document();
   EXPECT_EQ(text.find("x-with"), std::string::npos);
   const std::regex reference("\"\\$ref\":\"#([^\"]*)\"");
   size_t count = 0;

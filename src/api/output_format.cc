@@ -43,7 +43,7 @@ std::string quoted(const std::string& text) {
       out += '\\';
       out += c;
     } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
     } else {
       out += c;
     }
@@ -135,14 +135,20 @@ OutputFormat structured_outputs(const JsonValue& value) {
 struct FieldAlias {
   std::string_view field;
   Kind kind;
+  bool may_be_empty = false;  // and asks for nothing then
 };
 constexpr std::array field_aliases = std::to_array<FieldAlias>({{"guided_json", Kind::json_schema},
-                                                                {"json_schema", Kind::json_schema},
+                                                                {"json_schema", Kind::json_schema, true},
                                                                 {"guided_regex", Kind::regex},
                                                                 {"regex", Kind::regex},
                                                                 {"guided_grammar", Kind::grammar},
-                                                                {"grammar", Kind::grammar},
+                                                                {"grammar", Kind::grammar, true},
                                                                 {"ebnf", Kind::grammar}});
+
+// llama-server's clients send grammar: ""; elsewhere an empty text is a constraint that got lost.
+bool asks(const JsonBody& body, const FieldAlias& alias) {
+  return alias.may_be_empty ? body.is_set(alias.field) : body.has(alias.field);
+}
 
 }  // namespace
 
@@ -159,7 +165,7 @@ OutputFormat json_schema_format(const JsonValue& schema, std::string field) {
 
 OutputFormat read_output_format(const JsonBody& body, std::string_view text) {
   bool is_asked = body.has("response_format") || body.has("structured_outputs") || body.has("guided_choice");
-  for (const FieldAlias& alias : field_aliases) is_asked = is_asked || body.is_set(alias.field);
+  for (const FieldAlias& alias : field_aliases) is_asked = is_asked || asks(body, alias);
   if (!is_asked) return {};
   const JsonValue root = chat::parse_json(text, "body");
   std::vector<OutputFormat> found;
@@ -170,7 +176,7 @@ OutputFormat read_output_format(const JsonBody& body, std::string_view text) {
   if (body.has("structured_outputs")) add(structured_outputs(*root.find("structured_outputs")));
   if (body.has("guided_choice")) add(choice_format(*root.find("guided_choice"), "guided_choice"));
   for (const FieldAlias& alias : field_aliases) {
-    if (!body.is_set(alias.field)) continue;  // llama-server's clients send grammar: ""
+    if (!asks(body, alias)) continue;
     const std::string field(alias.field);
     const JsonValue& value = *root.find(alias.field);
     add(alias.kind == Kind::json_schema ? schema_format(value, field) : text_format(alias.kind, value, field));

@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "api/errors.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "chat/tool_values.h"
 #include "engine/reasoning_rule.h"
 #include "engine/rule_list.h"
+#include "grammar/argument_form.h"
 #include "grammar/compiler.h"
 #include "grammar/pattern.h"
 #include "grammar/schema.h"
@@ -21,7 +22,6 @@ namespace tandem::api {
 
 namespace {
 
-using chat::JsonTypes;
 using chat::JsonValue;
 using grammar::Language;
 
@@ -68,6 +68,7 @@ class Builder {
   // The tools that calls may name; with free text only strict ones matter.
   std::vector<grammar::CallableTool> tools(bool is_constrained) const {
     std::vector<grammar::CallableTool> out;
+    std::vector<Order> orders;
     for (size_t i = 0; i < request_.tools.size(); ++i) {
       const JsonValue tool = chat::parse_json(request_.tools[i], fmt::format("tools[{}]", i));
       const JsonValue* function = tool.find("function");
@@ -79,8 +80,10 @@ class Builder {
       if (strict == nullptr) strict = tool.find("strict");
       const bool is_strict = strict != nullptr && strict->truthy();
       if (!is_strict && !is_constrained) continue;
-      out.push_back(callable(*name->string(), described, is_strict, fmt::format("tools[{}].function.parameters", i)));
+      out.push_back(callable(*name->string(), described, is_strict, fmt::format("tools[{}].function.parameters", i),
+                             out.size(), orders));
     }
+    fill(orders, out);
     return out;
   }
 
@@ -92,8 +95,16 @@ class Builder {
     return out.text;
   }
 
+  // A grammar that an argument waits for.
+  struct Order {
+    size_t tool, argument;
+    grammar::Source source;
+    std::string field;
+    bool is_strict;
+  };
+
   grammar::CallableTool callable(const std::string& name, const JsonValue& described, bool is_strict,
-                                 const std::string& field) const {
+                                 const std::string& field, size_t place, std::vector<Order>& orders) const {
     grammar::CallableTool tool;
     tool.name = name;
     const JsonValue* parameters = described.find("parameters");
@@ -107,9 +118,24 @@ class Builder {
                       (parameters != nullptr && properties == nullptr && !is_strict && !forbids_others);
     if (properties == nullptr || properties->object() == nullptr) return tool;
     for (const chat::JsonMember& member : *properties->object()) {
-      if (!member.key.empty()) tool.arguments.push_back(argument(member, *parameters, is_strict, field));
+      if (member.key.empty()) continue;
+      grammar::CallArgument argument;
+      argument.key = member.key;
+      argument.required = is_required(*parameters, member.key);
+      auto form = form_of(argument, *parameters, is_strict, tool.other_keys, field);
+      if (!form) continue;  // a key that must not come
+      argument.literals = std::move(form->literals);
+      if (form->source) orders.push_back({place, tool.arguments.size(), std::move(*form->source), field, is_strict});
+      tool.arguments.push_back(std::move(argument));
     }
     return tool;
+  }
+
+  static bool is_required(const JsonValue& parameters, const std::string& key) {
+    const JsonValue* required = parameters.find("required");
+    if (required == nullptr || required->array() == nullptr) return false;
+    return std::any_of(required->array()->begin(), required->array()->end(),
+                       [&](const JsonValue& name) { return name.string() != nullptr && *name.string() == key; });
   }
 
   // Keywords beside the properties that a call in the model's own form cannot be held to.
@@ -125,6 +151,14 @@ class Builder {
                        "#: keyword '{}'; expected type, properties, required and additionalProperties of a strict tool",
                        member.key.substr(0, 64)));
     }
+    const JsonValue* type = parameters.find("type");
+    if (type != nullptr && (type->string() == nullptr || *type->string() != "object"))
+      throw invalid_field(field, "#: keyword 'type'; expected 'object'");
+    const JsonValue* others = parameters.find("additionalProperties");
+    const bool is_plain =
+        others == nullptr || others->boolean() != nullptr || (others->object() != nullptr && others->object()->empty());
+    if (!is_plain)
+      throw invalid_field(field, "#: keyword 'additionalProperties' with a schema; expected true or false");
     const JsonValue* required = parameters.find("required");
     const JsonValue* properties = parameters.find("properties");
     if (required == nullptr || required->array() == nullptr) return;
@@ -135,68 +169,44 @@ class Builder {
     }
   }
 
-  grammar::CallArgument argument(const chat::JsonMember& member, const JsonValue& parameters, bool is_strict,
-                                 const std::string& field) const {
-    grammar::CallArgument out;
-    out.key = member.key;
-    if (const JsonValue* required = parameters.find("required"); required != nullptr && required->array() != nullptr) {
-      out.required = std::any_of(required->array()->begin(), required->array()->end(), [&](const JsonValue& name) {
-        return name.string() != nullptr && *name.string() == member.key;
-      });
-    }
-    const JsonTypes types = chat::schema_types(member.value, parameters);
+  // Empty: the tool is not called with this key.
+  std::optional<grammar::ArgumentForm> form_of(const grammar::CallArgument& argument, const JsonValue& parameters,
+                                               bool is_strict, bool other_keys, const std::string& field) const {
+    const std::string place = "#/properties/" + grammar::pointer_step(argument.key);
     try {
-      if (types.only_string()) return string_argument(std::move(out), member.value, field);
-      // A set with strings lets every text be one of them.
-      if (types.empty() || types.has(JsonTypes::string)) return out;
-      out.grammar = compile(Language::json_schema, with_definitions(member.value, parameters), field);
-    } catch (const ApiError& error) {
-      if (is_strict || error.status() != 400) throw;
-      log(LogLevel::debug, "argument '{}' of a tool that is not strict may be any text: {}", member.key, error.what());
-    }
-    return out;
-  }
-
-  // Raw text, so its schema's pattern is a regular expression of the value.
-  grammar::CallArgument string_argument(grammar::CallArgument out, const JsonValue& schema,
-                                        const std::string& field) const {
-    const JsonValue* list = schema.find("enum");
-    const JsonValue* one = schema.find("const");
-    if (one != nullptr && one->string() != nullptr && !one->string()->empty()) out.literals = {*one->string()};
-    if (one == nullptr && list != nullptr && list->array() != nullptr) {
-      for (const JsonValue& value : *list->array()) {
-        if (value.string() != nullptr && !value.string()->empty()) out.literals.push_back(*value.string());
-      }
-    }
-    if (!out.literals.empty()) return out;
-    for (const auto* key : {"pattern", "format", "minLength", "maxLength"}) {
-      if (schema.find(key) == nullptr) continue;
-      std::string text;
-      chat::print_python_json(schema, text);
-      try {
-        const JsonValue checked = chat::parse_json(prepared(text), field);
-        const JsonValue* pattern = checked.find("pattern");
-        if (pattern != nullptr) out.grammar = compile(Language::regex, *pattern->string(), field);
-      } catch (const Error& error) {
+      std::vector<std::string> ignored;
+      const grammar::SchemaOptions options{.open = false, .ignore_unsupported = request_.ignore_unsupported};
+      auto form = grammar::argument_form(parameters, place, options, ignored);
+      for (const std::string& one : ignored) log(LogLevel::warning, "a schema's {} is not enforced", one);
+      return form;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::usage) throw;
+      if (is_strict) {
+        const bool is_impossible = error.found() == grammar::satisfied_by_nothing && error.where() == place;
+        if (is_impossible && !argument.required && !other_keys) return std::nullopt;
         throw in_field(field, error);
       }
-      return out;
+      log(LogLevel::debug, "argument '{}' of a tool that is not strict may be any text: {}", argument.key,
+          error.what());
+      return grammar::ArgumentForm{};
     }
-    return out;
   }
 
-  // References of an argument lead into its tool's schema.
-  static std::string with_definitions(const JsonValue& schema, const JsonValue& parameters) {
-    JsonValue whole = schema;
-    if (whole.object() != nullptr) {
-      for (const auto* key : {"$defs", "definitions"}) {
-        if (const JsonValue* found = parameters.find(key))
-          std::get<JsonValue::Object>(whole.data).push_back({key, *found});
+  // All are begun with before the first is waited for.
+  void fill(const std::vector<Order>& orders, std::vector<grammar::CallableTool>& tools) const {
+    if (orders.empty()) return;
+    const grammar::Compiler& compiler = compiler_of(model_, "tools");
+    const auto until = compiler.wait_until();
+    for (const Order& order : orders) compiler.prepare(order.source);
+    for (const Order& order : orders) {
+      try {
+        tools[order.tool].arguments[order.argument].grammar = compiler.compile(order.source, until);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::usage) throw;
+        if (order.is_strict) throw in_field(order.field, error);
+        log(LogLevel::debug, "an argument of a tool that is not strict may be any text: {}", error.what());
       }
     }
-    std::string text;
-    chat::print_python_json(whole, text);
-    return text;
   }
 
   const FormRequest& request_;

@@ -1,6 +1,8 @@
 // Fields that ask for a form of the reply, and the rules that they become.
 #include "api/output_rules.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "api/completions.h"
@@ -20,7 +22,8 @@ OutputFormat format_of(const std::string& fields) {
 
 TEST(OutputFormat, EverySpelling) {
   EXPECT_TRUE(format_of("").is_free());
-  EXPECT_TRUE(format_of(R"("response_format":{"type":"text"},"guided_json":null,"grammar":"")").is_free());
+  EXPECT_TRUE(
+      format_of(R"("response_format":{"type":"text"},"guided_json":null,"grammar":"","json_schema":null)").is_free());
   const auto check = [](const std::string& fields, Kind kind, const std::string& text, const std::string& field) {
     const OutputFormat format = format_of(fields);
     EXPECT_EQ(format.kind, kind) << fields;
@@ -40,7 +43,7 @@ TEST(OutputFormat, EverySpelling) {
   check(R"("structured_outputs":{"json_object":true})", Kind::json_schema, R"({"type":"object"})",
         "structured_outputs.json_object");
   check(R"("structured_outputs":{"regex":"a+"})", Kind::regex, "a+", "structured_outputs.regex");
-  check(R"("structured_outputs":{"choice":["a","b\"\n"]})", Kind::grammar, "root ::= \"a\" | \"b\\\"\\x0a\"\n",
+  check(R"("structured_outputs":{"choice":["a","b\"\n"]})", Kind::grammar, "root ::= \"a\" | \"b\\\"\\u000a\"\n",
         "structured_outputs.choice");
   check(R"("guided_json":{"type":"null"})", Kind::json_schema, R"({"type": "null"})", "guided_json");
   check(R"("guided_regex":"a")", Kind::regex, "a", "guided_regex");
@@ -76,6 +79,10 @@ TEST(OutputFormat, WhatItRefusesIsNamed) {
   EXPECT_EQ(refused(R"("guided_choice":[])"), "guided_choice");
   EXPECT_EQ(refused(R"("structured_outputs":{"regex":""})"), "structured_outputs.regex");
   EXPECT_EQ(refused(R"("guided_regex":5)"), "guided_regex");
+  for (const std::string name : {"guided_json", "guided_regex", "guided_grammar", "regex", "ebnf"}) {
+    for (const auto* value : {"\"\"", "0", "[]"})
+      EXPECT_EQ(refused('"' + name + "\":" + value), name) << value << " must not lose the constraint";
+  }
   EXPECT_EQ(refused(R"("guided_json":[1])"), "guided_json");
   EXPECT_EQ(refused(R"("guided_regex":"a","response_format":{"type":"json_object"})"), "guided_regex");
 }
@@ -186,6 +193,135 @@ TEST_F(OutputRulesTest, StrictToolsInFreeText) {
   std::string unsupported = fields;
   unsupported.replace(unsupported.find(R"("type":"integer")"), 16, R"("type":"integer","not":{})");
   EXPECT_NE(error_of(unsupported).find("keyword 'not'"), std::string::npos) << error_of(unsupported);
+}
+
+// A tool's schema with `strict`: the texts of the argument x that a call may have and others that it may not.
+struct StrictCase {
+  std::string schema, more;  // of x; members beside it in the tool's schema
+  std::vector<std::string> allowed, refused;
+};
+std::string strict_tool(const std::string& properties, const std::string& more) {
+  return R"("reasoning_effort":"none","tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)"
+         R"({"type":"object","properties":{)" +
+         properties + "},\"additionalProperties\":false" + more + "}}}]";
+}
+
+TEST_F(OutputRulesTest, StrictArgumentsAreHeldToTheirWholeSchema) {
+  const std::string defs = R"(,"$defs":{"color":{"enum":["red","blue"]},"node":{"type":"object","properties":{"v":)"
+                           R"({"type":"integer"},"next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}},)"
+                           R"("required":["v","next"],"additionalProperties":false}})";
+  const std::vector<StrictCase> cases = {
+      // Recursion: into a definition, into the tool's own schema, into one of its properties.
+      {R"({"$ref":"#/$defs/node"})", defs, {R"({"v": 1, "next": {"v": 2, "next": null}})"}, {"null", "{}"}},
+      {R"({"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]})", defs, {R"({"v": 1, "next": null})", "null"}, {"1"}},
+      {R"({"type":["object","null"],"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]})", defs, {"null"}, {"1"}},
+      {R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "", {R"({"x": {"x": null}})", "null", "{}"}, {R"({"y":1})", "1"}},
+      {R"({"type":"array","items":{"$ref":"#/properties/x"}})", "", {"[]", "[[], [[]]]"}, {"[1]"}},
+      // Strings of some form, however they are spelled.
+      {R"({"$ref":"#/$defs/color"})", defs, {"red", "blue"}, {"green", "\"red\""}},
+      {R"({"anyOf":[{"const":"a"},{"enum":["b","c"]}]})", "", {"a", "c"}, {"d"}},
+      {R"({"enum":["a",null,7]})", "", {"a", "null"}, {"7", "b"}},
+      {R"({"type":"string","enum":["","a"]})", "", {"", "a"}, {"b"}},
+      {R"({"anyOf":[{"type":"string","maxLength":2},{"type":"null"}]})", "", {"ab", "null"}, {"abc"}},
+      {R"({"anyOf":[{"type":"string","pattern":"^[0-9]+$"},{"const":"a.b"}]})", "", {"12", "a.b"}, {"a+b", "x"}},
+      {R"({"type":["string","integer"]})", "", {"anything", "12"}, {}},
+      // Types that follow from other keywords.
+      {R"({"minimum":3})", "", {"3", "4.5"}, {"2", "x"}},
+      {R"({"minLength":2})", "", {"ab"}, {"a"}},
+      {R"({"properties":{"a":{"type":"null"}}})", "", {R"({"a": null})"}, {"1"}},
+      {"true", "", {"anything"}, {}},
+      {"{}", "", {"anything"}, {}}};
+  for (const StrictCase& one : cases) {
+    const auto result = [&](const std::string& text) {
+      return run(request_of(strict_tool(R"("x":)" + one.schema, one.more)),
+                 "<tool_call>f<arg_key>x</arg_key><arg_value>" + text + "</arg_value></tool_call><|user|>");
+    };
+    for (const std::string& text : one.allowed) EXPECT_EQ(result(text), "ended") << one.schema << " " << text;
+    for (const std::string& text : one.refused) EXPECT_NE(result(text), "ended") << one.schema << " " << text;
+  }
+}
+
+TEST_F(OutputRulesTest, StrictToolsThatCannotBeKeptToAreRefused) {
+  const auto error = [](const std::string& properties, const std::string& more) {
+    return error_of(strict_tool(properties, more));
+  };
+  for (const auto* impossible :
+       {"false", R"({"type":"integer","minimum":2,"maximum":1})", R"({"allOf":[{"type":"null"},{"type":"array"}]})"}) {
+    const std::string x = std::string(R"("x":)") + impossible;
+    const std::string refusal = error(x, R"(,"required":["x"])");
+    EXPECT_NE(refusal.find("#/properties/x: a schema that no value satisfies"), std::string::npos) << refusal;
+    // A key that may be left out does not come.
+    const auto request = request_of(strict_tool(x + R"(,"y":{"type":"null"})", ""));
+    EXPECT_EQ(run(request, "<tool_call>f<arg_key>x"), "refused after <tool_call>f<arg_key>");
+    EXPECT_EQ(run(request_of(strict_tool(x, "")), "<tool_call>f</tool_call><|user|>"), "ended");
+  }
+  EXPECT_NE(error(R"("x":{"anyOf":[{"$ref":"#/properties/x"}]})", "").find("leads back to itself"), std::string::npos);
+  EXPECT_NE(error(R"("x":{"$ref":"#/$defs/none"})", "").find("which is not there"), std::string::npos);
+  EXPECT_NE(error(R"("x":{"anyOf":[{"enum":["a"]},{"type":"array"}]})", "").find("beside objects or arrays"),
+            std::string::npos);
+  std::string open = strict_tool(R"("x":{})", "");
+  open.replace(open.find(R"("additionalProperties":false)"), 28, R"("additionalProperties":{"type":"null"})");
+  EXPECT_NE(error_of(open).find("'additionalProperties' with a schema"), std::string::npos) << error_of(open);
+}
+
+// A key that a JSON pointer has to escape is found.
+TEST_F(OutputRulesTest, KeysWithSigns) {
+  for (const std::string key : {"a/b", "a~1", "100%25", "a b"}) {
+    const auto fields = strict_tool('"' + key + R"(":{"type":"integer"})", "");
+    EXPECT_EQ(run(request_of(fields), "<tool_call>f<arg_key>" + key + "</arg_key><arg_value>1</arg_value>"), "open");
+    EXPECT_NE(run(request_of(fields), "<tool_call>f<arg_key>" + key + "</arg_key><arg_value>x</arg_value>"), "open");
+  }
+}
+
+// Fields that leave nothing to begin with are told apart before the reply.
+TEST_F(OutputRulesTest, NothingToBeginWithIsRefused) {
+  const std::string choice = R"("reasoning_effort":"none","guided_choice":["yes"])";
+  const auto status = [](const std::string& path, const std::string& body) {
+    Setup setup;
+    const auto responder = setup.call("POST", path, body);
+    return responder->replies.empty() ? std::string("taken") : responder->replies[0].body;
+  };
+  const auto beginnings = [](const std::string& text) {
+    std::string ids;
+    for (size_t size = 1; size <= text.size(); ++size) {
+      if (const auto id = model_->ids(text.substr(0, size)); id.size() == 1)
+        ids += fmt::format("{}{}", ids.empty() ? "" : ",", id[0]);
+    }
+    return ids;
+  };
+  const std::string messages = R"({"messages":[{"role":"user","content":"Hi"}],)", prompt = R"({"prompt":"Hi",)";
+  const std::string never = R"(,"allowed_token_ids":[)" + beginnings("no") + "]",
+                    also = R"(,"allowed_token_ids":[)" + beginnings("yes") + "]";
+  for (const auto& [path, body] : {std::pair("/v1/chat/completions", messages), std::pair("/v1/completions", prompt)}) {
+    const std::string refused = status(path, body + choice + never + "}");
+    EXPECT_NE(refused.find(R"("param":"allowed_token_ids")"), std::string::npos) << refused;
+    EXPECT_EQ(status(path, body + choice + also + "}"), "taken");
+    const std::string words = R"(,"bad_words":["y","ye","yes"])";
+    const std::string banned = status(path, body + choice + words + "}");
+    EXPECT_NE(banned.find(R"("param":"bad_words")"), std::string::npos) << banned;
+    const std::string empty = R"x("reasoning_effort":"none","guided_regex":"(a{0})","max_tokens":5)x";
+    EXPECT_EQ(status(path, body + empty + "}"), "taken");
+    const std::string at_least = status(path, body + empty + R"(,"min_tokens":2})");
+    EXPECT_NE(at_least.find(R"("param":"min_tokens")"), std::string::npos) << at_least;
+  }
+}
+
+// Whatever stands behind a character that a grammar has to escape.
+TEST_F(OutputRulesTest, ChoicesWithControlCharacters) {
+  const auto result = [](const std::string& json, const std::string& text) {
+    return run(request_of(R"("reasoning_effort":"none","guided_choice":[")" + json + "\"]"), text);
+  };
+  EXPECT_EQ(result("a\\u0001b",
+                   "a\x01"
+                   "b"),
+            "complete");
+  EXPECT_EQ(result("\\nface", "\nface"), "complete");
+  EXPECT_EQ(result("\\u007f7",
+                   "\x7f"
+                   "7"),
+            "complete");
+  EXPECT_NE(result("a\\u0001b", "a\x1b"), "complete");
+  EXPECT_EQ(result("\\\\x41", "\\x41"), "complete");
 }
 
 TEST_F(OutputRulesTest, ErrorsNameTheFieldAndTheKeyword) {

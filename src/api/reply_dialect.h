@@ -41,6 +41,8 @@ class ReplyDialect {
 
   // This is the reply with the id `id` of the client `client` (HttpRequest::client), which may be cancelled by it.
   virtual bool answers_to(std::string_view /*id*/, int64_t /*client*/) const { return false; }
+  // Of a reply that answers to an id: its object while it is being written.
+  virtual std::string as_it_stands() const { return {}; }
 };
 
 }  // namespace tandem::api

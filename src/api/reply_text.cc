@@ -10,7 +10,7 @@ using chat::ReplyPiece;
 
 ReplyText::ReplyText(const text::Tokenizer& tokenizer, bool reasoning_open, const ChatRequest& request, Tools tools)
     : tokenizer_(&tokenizer),
-      parser_(tokenizer, reasoning_open, std::move(tools)),
+      parser_(tokenizer, reasoning_open, std::move(tools), request.tool_required),
       stop_strings_(request.stop, request.include_stop_str_in_output),
       has_stop_strings_(!request.stop.empty()),
       include_reasoning_(request.include_reasoning),

@@ -129,6 +129,8 @@ class ResponsesDialect : public ReplyDialect {
     return has_begun_ && store_ && id == id_ && client == client_;
   }
 
+  std::string as_it_stands() const override { return object("in_progress"); }
+
  private:
   void take(const ReplyPiece& piece) {
     switch (piece.kind) {
@@ -287,14 +289,16 @@ class ResponsesDialect : public ReplyDialect {
     return json;
   }
 
-  // The response object. Its output is what has ended so far.
+  // The response object. Its output is what has ended so far and, while it is being written, the open item.
   std::string object(std::string_view status, const Json& error = nullptr, std::string_view usage = "null",
                      std::string_view more = {}) const {
+    std::vector<std::string> items = output_;
+    if (item_ && status == "in_progress") items.push_back(text_of(item_json(status)));
     const Json reason = status == "incomplete" ? Json{{"reason", "max_output_tokens"}} : Json(nullptr);
     return fmt::format(R"({{"id":"{}","object":"response","created_at":{},"status":"{}","error":{},)"
                        R"("incomplete_details":{},{}"model":{},"output":[{}],{}"usage":{}{}}})",
                        id_, created_, status, text_of(error), text_of(reason), echo_before_output_, text_of(model_),
-                       fmt::join(output_, ","), echo_after_output_, usage, more);
+                       fmt::join(items, ","), echo_after_output_, usage, more);
   }
 
   Json place() const { return {{"item_id", item_->id}, {"output_index", output_.size()}}; }

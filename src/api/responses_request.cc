@@ -37,6 +37,10 @@ constexpr std::array responses_fields = std::to_array<std::string_view>({
     "reasoning_effort",
     "thinking",
     "clear_thinking",
+    "thinking_token_budget",
+    "thinking_budget",
+    "reasoning_budget",
+    "thinking_budget_tokens",
     "chat_template_kwargs",
     "text",
     "include",
@@ -111,6 +115,7 @@ ChatRequest read_request(const JsonBody& body, const ServedModel& model) {
   if (request.choices != 1) throw not_supported("n", "more than one choice");
   request.include_usage = request.continuous_usage_stats = false;
   if (const auto most = body.integer("max_output_tokens", 1, any_integer)) request.max_tokens = most;
+  read_thinking_budget(body, request);
   read_responses_tool_choice(body, request);
   refuse_unsupported(body);
   refuse_unsupported_responses_fields(body);
@@ -146,7 +151,9 @@ void set_echo(const Field& body, ResponsesRequest& out) {
   out.echo_before_output = member(body, "instructions") + member(body, "max_output_tokens");
   std::string& after = out.echo_after_output;
   after = fmt::format(R"("parallel_tool_calls":{},)", request.parallel_tool_calls);
-  after += member(body, "previous_response_id");
+  const auto previous = body.get("previous_response_id");
+  after += fmt::format(R"("previous_response_id":{},)",
+                       previous && !previous->string().empty() ? json_string(previous->string()) : "null");
   after += reasoning_member(body);
   after += fmt::format(R"("store":{},"temperature":{},)", out.store, request.sampling.temperature);
   after += member(body, "text", R"({"format":{"type":"text"}})");
@@ -158,7 +165,7 @@ void set_echo(const Field& body, ResponsesRequest& out) {
 // The conversation that the input goes on from.
 void continue_from(const JsonBody& body, const ResponseStore& previous, int64_t client, chat::Conversation& out) {
   const auto id = body.string("previous_response_id");
-  if (!id) return;
+  if (!id || id->empty()) return;  // clients without a notion of null send ""
   const auto found = previous.find(*id, client);
   if (!found) {
     throw ApiError(404, "not_found_error", "previous_response_id: no response with this id is kept",

@@ -146,6 +146,15 @@ TEST(ResponsesRequest, ThinkingAndEffort) {
   EXPECT_EQ(prompt(hi(R"("model":"nano-low","reasoning":{"effort":"high"})")), chat(R"("reasoning_effort":"high")"));
 }
 
+TEST(ResponsesRequest, ThinkingBudget) {
+  EXPECT_EQ(parse(hi("")).request.thinking_budget, -1);
+  for (const auto* name : {"thinking_token_budget", "thinking_budget", "reasoning_budget", "thinking_budget_tokens"}) {
+    EXPECT_EQ(parse(hi(fmt::format(R"("{}":100)", name))).request.thinking_budget, 100) << name;
+    EXPECT_THROW(parse(hi(fmt::format(R"("{}":-2)", name))), ApiError) << name;
+  }
+  EXPECT_EQ(parse(hi(R"("reasoning":{"effort":"low","max_tokens":5})")).request.thinking_budget, 5);
+}
+
 TEST(ResponsesRequest, Pictures) {
   const std::string picture = R"({"type":"input_image","image_url":"data:"})";
   EXPECT_EQ(

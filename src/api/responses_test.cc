@@ -1,6 +1,8 @@
 // Replies of the Responses dialect over a scripted engine: items, the order of events, the store, cancelling, errors.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/openapi.h"
 #include "api/responses_store.h"
 #include "api/service_fixture.h"
 #include "chat/render.h"
@@ -299,6 +301,49 @@ TEST_F(ResponsesTest, GetAndDelete) {
   setup.answer("</think>Hello", 1);
   EXPECT_EQ(only_reply(*unkept)["store"], false);
   only_reply(*setup.call("GET", "/v1/responses/" + only_reply(*unkept)["id"].get<std::string>()), 404);
+}
+
+// Clients may look at a response that another connection streams.
+TEST_F(ResponsesTest, GetWhileItIsBeingWritten) {
+  Setup setup;
+  const auto responder = send(setup, kTools + R"(,"stream":true)");
+  setup.engine.admit(0);
+  setup.executor.run();
+  const std::string path = "/v1/responses/" + Json::parse(responder->events[0])["response"]["id"].get<std::string>();
+  EXPECT_EQ(only_reply(*setup.call("GET", path)), Json::parse(responder->events[1])["response"]);
+  setup.engine.tokens(model_->ids("why</think>Hel"), 0);
+  setup.executor.run();
+  const Json body = only_reply(*setup.call("GET", path));
+  EXPECT_EQ(body["status"], "in_progress");
+  EXPECT_EQ(body["usage"], nullptr);
+  const Json described = Json::parse(openapi_document())["components"]["schemas"]["ResponsesReply"];
+  const Json& statuses = described["properties"]["status"]["enum"];
+  EXPECT_NE(std::find(statuses.begin(), statuses.end(), body["status"]), statuses.end());
+  for (const Json& name : described["required"]) EXPECT_TRUE(body.contains(name.get<std::string>())) << name;
+  ASSERT_EQ(body["output"].size(), 2u);
+  EXPECT_EQ(body["output"][0]["status"], "completed");
+  EXPECT_EQ(body["output"][1]["status"], "in_progress");
+  EXPECT_EQ(body["output"][1]["content"][0]["text"], "Hel");
+  only_reply(*setup.call("DELETE", path), 409);
+  EXPECT_FALSE(setup.engine.cancelled(0));
+  setup.engine.tokens(model_->ids("lo"), 0);
+  setup.engine.finish(FinishReason::stop, model_->id("<|user|>"), {}, 0);
+  setup.executor.run();
+  EXPECT_EQ(only_reply(*setup.call("GET", path)), read_stream(*responder).response);
+  EXPECT_EQ(only_reply(*setup.call("GET", path + "?stream=false&include=x"))["status"], "completed");
+  for (const auto* query : {"?stream=true", "?include=x&stream=true&starting_after=2", "?stream=True", "?stream=1"}) {
+    EXPECT_EQ(only_reply(*setup.call("GET", path + query), 400)["error"]["param"], "stream") << query;
+  }
+}
+
+// A client without a notion of null: the first turn of a conversation.
+TEST_F(ResponsesTest, AnEmptyPreviousResponseIsNone) {
+  Setup setup;
+  const auto responder = send(setup, R"("previous_response_id":"")");
+  send(setup, "");
+  setup.answer("</think>Hello", 0);
+  EXPECT_EQ(only_reply(*responder)["previous_response_id"], nullptr);
+  EXPECT_EQ(prompt_of(setup, 0), prompt_of(setup, 1));
 }
 
 TEST_F(ResponsesTest, CancelEndsAStream) {

@@ -14,7 +14,6 @@
 #include "api/errors.h"
 #include "api/messages_dialect.h"
 #include "api/models.h"
-#include "api/openapi.h"
 #include "api/page.h"
 #include "api/reply_ids.h"
 #include "api/responses_dialect.h"
@@ -31,6 +30,16 @@ constexpr const char* responses_path = "/v1/responses/*";
 constexpr std::string_view responses_prefix = "/v1/responses/", cancel_suffix = "/cancel";
 
 std::string response_id(const HttpRequest& request) { return request.path.substr(responses_prefix.size()); }
+
+// ?stream=true, as OpenAI's client asks for the events of a kept response.
+bool asks_for_stream(std::string_view query) {
+  while (!query.empty()) {
+    const std::string_view one = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), one.size() + 1));
+    if (one == "stream=true" || one == "stream=True" || one == "stream=1") return true;
+  }
+  return false;
+}
 
 ApiError response_not_found() {
   return {404, "not_found_error", "No response with this id is kept.", {}, "response_not_found"};
@@ -106,7 +115,9 @@ std::vector<Route> Service::routes() {
                       return json_reply(200, fmt::format(R"({{"version":"{}"}})", TANDEM_VERSION));
                     })});
   routes.push_back(
-      {"GET", "/openapi.json", true, at_once([](const HttpRequest&) { return json_reply(200, openapi_document()); })});
+      {"GET", "/openapi.json", true, at_once([document = openapi_document(options_.access)](const HttpRequest&) {
+         return json_reply(200, document);
+       })});
   routes.push_back({"GET", "/", true, at_once([](const HttpRequest&) { return page_reply(); })});
   routes.push_back({"GET", "/v1/models", false, at_once([this](const HttpRequest&) { return list_models(); })});
   routes.push_back(
@@ -192,7 +203,18 @@ Reply Service::one_model(const std::string& path) const {
   return json_reply(200, model_row(*model_, name, created_));
 }
 
+// The response of this id while it is being streamed.
+std::shared_ptr<ChatSession> Service::session_of(const std::string& id, int64_t client) const {
+  const auto found = std::find_if(sessions_.begin(), sessions_.end(), [&](const std::shared_ptr<ChatSession>& session) {
+    return session->answers_to(id, client);
+  });
+  return found == sessions_.end() ? nullptr : *found;
+}
+
 Reply Service::stored_response(const HttpRequest& request) const {
+  if (asks_for_stream(request.query)) throw not_supported("stream", "the value true for a response that is kept");
+  if (const auto session = session_of(response_id(request), request.client))
+    return json_reply(200, session->as_it_stands());
   const auto found = options_.chat.responses->find(response_id(request), request.client);
   if (!found) throw response_not_found();
   return json_reply(200, found->body);
@@ -200,6 +222,8 @@ Reply Service::stored_response(const HttpRequest& request) const {
 
 Reply Service::delete_response(const HttpRequest& request) {
   const std::string id = response_id(request);
+  if (session_of(id, request.client))
+    throw ApiError(409, "invalid_request_error", "The response is still being written; it can be cancelled.");
   if (!options_.chat.responses->erase(id, request.client)) throw response_not_found();
   return json_reply(200, fmt::format(R"({{"id":"{}","object":"response.deleted","deleted":true}})", id));
 }
@@ -209,9 +233,7 @@ Reply Service::cancel_response(const HttpRequest& request) {
   std::string id = response_id(request);
   if (!id.ends_with(cancel_suffix)) throw ApiError(404, "not_found_error", "There is nothing at this path.");
   id.resize(id.size() - cancel_suffix.size());
-  for (const auto& session : std::vector(sessions_.begin(), sessions_.end())) {
-    if (session->answers_to(id, request.client)) session->abort(response_cancelled(), Outcome::abort);
-  }
+  if (const auto session = session_of(id, request.client)) session->abort(response_cancelled(), Outcome::abort);
   const auto found = options_.chat.responses->find(id, request.client);
   if (!found) throw response_not_found();
   if (found->is_cancelled) return json_reply(200, found->body);

@@ -11,6 +11,7 @@
 
 #include "api/chat_session.h"
 #include "api/endpoint.h"
+#include "api/openapi.h"
 #include "api/served_model.h"
 #include "api/server_metrics.h"
 
@@ -20,6 +21,7 @@ struct ServiceOptions {
   ChatRules chat;
   int64_t max_queued_requests = 256;  // requests that may wait for a stream; more are answered with 429
   double request_timeout_s = 0;       // from arrival; a request that takes longer is answered with 504; 0: no limit
+  ApiAccess access;                   // as /openapi.json describes it
 };
 
 // Everything but the constructor is called on the io thread.
@@ -57,6 +59,7 @@ class Service {
                       ChatSession::Clock::time_point arrived, const std::string& request_id);
   std::shared_ptr<ChatSession> start_session(PreparedChat prepared, const std::shared_ptr<Responder>& responder,
                                              ChatSession::Clock::time_point arrived, const std::string& request_id);
+  std::shared_ptr<ChatSession> session_of(const std::string& id, int64_t client) const;
   Reply stored_response(const HttpRequest& request) const;
   Reply delete_response(const HttpRequest& request);
   Reply cancel_response(const HttpRequest& request);

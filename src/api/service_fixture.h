@@ -33,14 +33,16 @@ class ServiceTest : public testing::Test {
     }
     Setup(const Setup&) = delete;
     Setup& operator=(const Setup&) = delete;
-    std::shared_ptr<RecordingResponder> call(const std::string& method, const std::string& path,
+    std::shared_ptr<RecordingResponder> call(const std::string& method, const std::string& target,
                                              const std::string& body = {}) {
+      const std::string path = target.substr(0, target.find('?'));
+      const std::string query = path.size() < target.size() ? target.substr(path.size() + 1) : std::string();
       auto responder = std::make_shared<RecordingResponder>();
       for (const Route& route : service.routes()) {
         const bool prefix = route.path.ends_with("/*") && path.starts_with(route.path.substr(0, route.path.size() - 1));
         if (route.method != method || (route.path != path && !prefix)) continue;
         try {
-          route.handler({method, path, "test-id", body, nullptr}, responder);
+          route.handler({method, path, "test-id", body, nullptr, 0, query}, responder);
         } catch (const ApiError& error) {
           responder->reply(error.reply());
         }

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
 
 namespace tandem::engine {
+
+// Event::error of a request whose rule and stop ids contradict each other: the request's fault, not the engine's.
+inline constexpr std::string_view no_token_left = "its rule and its stop ids leave no token";
 
 class RuleList : public TokenRule {
  public:

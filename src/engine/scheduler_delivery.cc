@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/logprobs.h"
+#include "engine/rule_list.h"
 #include "engine/scheduler.h"
 
 namespace tandem::engine {
@@ -106,24 +107,23 @@ std::optional<RatioChoice> Scheduler::choose(Stream& stream, const RowResults::R
   const SamplingParams& params = job.request.sampling;
   const AllowedTokens allowed = allowed_at(job, stream.length);
   const bool is_masked = job.request.rule != nullptr || !allowed.masked.empty();
-  constexpr const char* no_token = "its rule and its stop ids leave no token";
   const auto place = static_cast<size_t>(std::max(draft, 0));
   std::span<const float> shaped;
   std::optional<int32_t> token;
   std::string failure;
   if (row.sampled != nullptr) {
     token = token_of(*row.sampled, job, is_masked);
-    if (!token) failure = no_token;
+    if (!token) failure = no_token_left;
   } else {
     try {
       shaped = shaper_.shape(stream.slot, row.logits, params, job.request.rule.get());
-      if (is_masked && !has_choice(shaped, allowed)) failure = no_token;
+      if (is_masked && !has_choice(shaped, allowed)) failure = no_token_left;
     } catch (const std::exception& e) {  // only the rule's
       failure = fmt::format("the request's rule failed: {}", e.what());
     }
   }
   if (!failure.empty()) {
-    log(LogLevel::error, "request {}: {}", job.request.id, failure);
+    log(failure == no_token_left ? LogLevel::info : LogLevel::error, "request {}: {}", job.request.id, failure);
     finish(stream, FinishReason::error, now, -1, failure);
     return std::nullopt;
   }
