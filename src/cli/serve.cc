@@ -86,8 +86,9 @@ http::ServerOptions server_options(const ServeOptions& options) {
   return server;
 }
 
-api::ServiceOptions service_options(const ServeOptions& options) {
+api::ServiceOptions service_options(const ServeOptions& options, const http::Server& server) {
   api::ServiceOptions service;
+  service.access = {.needs_key = server.needs_key(), .metrics_are_open = server.metrics_are_open()};
   service.chat.strict_model_name = options.strict_model_name;
   service.chat.reasoning_hold = options.reasoning_hold;
   service.chat.seed_from_prompt = options.default_seed == "prompt";
@@ -171,7 +172,7 @@ int run_serve(const ServeOptions& options) {
   // The order of these is the order of their life backwards: the server's threads end first, then the engine, whose
   // last events still find the executor.
   http::Server server(server_options(options));
-  api::Service service(server, service_options(options));
+  api::Service service(server, service_options(options, server));
   std::unique_ptr<LoadedModel> model;
   std::unique_ptr<grammar::Compiler> grammars;
   api::ServedModel served;

@@ -292,6 +292,7 @@ void Connection::dispatch() {
   api::HttpRequest request;
   request.method = decision_.route->method;
   request.path = decision_.path;
+  request.query = decision_.query;
   request.request_id = request_id_;
   request.client = decision_.client;
   request.body = std::move(message.body());

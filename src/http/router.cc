@@ -34,6 +34,12 @@ std::optional<std::string> path_of(std::string_view target) {
   return path;
 }
 
+std::string query_of(std::string_view target) {
+  target = target.substr(0, target.find('#'));
+  const size_t mark = target.find('?');
+  return mark == std::string_view::npos ? std::string() : std::string(target.substr(mark + 1));
+}
+
 bool path_matches(const std::string& pattern, const std::string& path) {
   if (!pattern.ends_with("/*")) return pattern == path;
   const std::string_view prefix = std::string_view(pattern).substr(0, pattern.size() - 1);
@@ -125,6 +131,7 @@ Decision Router::decide(const RequestHead& head) const {
     return decision;
   }
   decision.path = *path;
+  decision.query = query_of(head.target);
   decision.client = client_of(head);
   decision.head_only = head.method == "HEAD";
   const std::string_view method = decision.head_only ? "GET" : std::string_view(head.method);

@@ -30,6 +30,7 @@ struct Decision {
   std::optional<api::Reply> reply;    // answer at once…
   const api::Route* route = nullptr;  // …or call its handler with
   std::string path;                   // this path
+  std::string query;                  // api::HttpRequest::query
   int64_t client = 0;                 // api::HttpRequest::client
   bool head_only = false;             // HEAD: the answer without its body
 };

@@ -49,6 +49,9 @@ TEST(Router, FindsTheHandler) {
   EXPECT_EQ(found("GET", "/v1/models/a%2Fb"), "/v1/models/* /v1/models/a/b");
   EXPECT_EQ(found("GET", "/v1/models/a/b/"), "/v1/models/* /v1/models/a/b");
   EXPECT_EQ(found("POST", "http://localhost:8012/v1/chat/completions"), "/v1/chat/completions /v1/chat/completions");
+  EXPECT_EQ(router.decide(head("GET", "/v1/models?limit=5&after=a?b#part")).query, "limit=5&after=a?b");
+  EXPECT_EQ(router.decide(head("GET", "/v1/models#part?limit=5")).query, "");
+  EXPECT_EQ(router.decide(head("GET", "/v1/models?")).query, "");
   EXPECT_TRUE(router.decide(head("HEAD", "/health")).head_only);
   EXPECT_EQ(found("HEAD", "/v1/models"), "/v1/models /v1/models");
 }

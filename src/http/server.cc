@@ -223,9 +223,13 @@ std::string Server::url() const {
   return fmt::format("{}://{}:{}", state_->tls ? "https" : "http", v6 ? "[" + host + "]" : host, state_->port);
 }
 
+bool Server::needs_key() const { return !state_->options.api_keys.empty(); }
+
+bool Server::metrics_are_open() const { return state_->options.open_metrics.value_or(state_->loopback); }
+
 void Server::start(std::vector<api::Route> routes, api::HttpObserver observer) {
   for (api::Route& route : routes) {
-    if (route.monitoring) route.open = state_->options.open_metrics.value_or(state_->loopback);
+    if (route.monitoring) route.open = metrics_are_open();
   }
   state_->observer = std::move(observer);
   state_->router.emplace(std::move(routes), KeyRing(state_->options.api_keys), state_->loopback, state_->options.host);

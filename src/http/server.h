@@ -39,7 +39,9 @@ class Server : public api::Executor {
   Server& operator=(const Server&) = delete;
 
   uint16_t port() const;
-  std::string url() const;  // "http://127.0.0.1:8012"
+  std::string url() const;        // "http://127.0.0.1:8012"
+  bool needs_key() const;         // of routes that are not open
+  bool metrics_are_open() const;  // monitoring routes need no key
 
   // Starts the threads. Handlers and `observer` are called on the io thread and must stay valid until
   // close().

@@ -17,6 +17,19 @@ CHECKS = ",".join(["not_a_server_error", "status_code_conformance", "content_typ
                    "unsupported_method", "allow_header_conformance", "ignored_auth"])
 
 
+class KeysTest(unittest.TestCase):
+    def test_keys_are_described_as_they_are_asked_for(self):
+        for arguments, needs_key, metrics_are_open in (((), False, True), (("--api-key", "secret"), True, True),
+                                                       (("--api-key", "secret", "--open-metrics", "false"), True, False)):
+            with Server("--max-model-len", "256", *arguments) as server:
+                status, document = server.get("/openapi.json")
+                self.assertEqual(status, 200)
+                self.assertEqual({} not in document["security"], needs_key)
+                self.assertEqual(document["paths"]["/metrics"]["get"].get("security") == [], metrics_are_open)
+                self.assertEqual(server.get("/v1/models")[0], 401 if needs_key else 200)
+                self.assertEqual(server.request("GET", "/metrics")[0], 200 if metrics_are_open else 401)
+
+
 @unittest.skipUnless(importlib.util.find_spec("schemathesis"), "the package schemathesis is not installed")
 class DescriptionTest(unittest.TestCase):
     def run_against(self, server, *arguments, examples=20):
