@@ -207,8 +207,7 @@ int inspect_command(const Words& words) {
       "  tandem inspect path/to/config.json --json\n");
   InspectOptions options;
   auto& app = command.app();
-  app.add_option("--bandwidth", options.bandwidth,
-                 "Rate of the memory in GB/s: how fast a step can be at best; 0: not printed");
+  app.add_option("--bandwidth", options.bandwidth, "Rate of the memory in GB/s: how fast a step can be at best");
   app.add_option("--context", options.context, "Tokens before that step");
   app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
                  "How they are stored: auto (bf16), f32, bf16, fp8, fp8_row, nvfp4 or bf16_fp8_index");

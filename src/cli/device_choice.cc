@@ -89,9 +89,13 @@ forward::CacheType cache_type_on(bool on_gpu, const std::string& name, forward::
   return cache_type(name, on_gpu ? forward::Compute::bf16 : compute);
 }
 
-int64_t gpu_memory_beside(device::Gpu& gpu, double utilization, int64_t weights) {
+void check_utilization(double utilization) {
   if (!(utilization > 0 && utilization <= 1))
     throw Error(ErrorCode::usage, "--gpu-memory-utilization", fmt::format("{}", utilization), "more than 0, at most 1");
+}
+
+int64_t gpu_memory_beside(device::Gpu& gpu, double utilization, int64_t weights) {
+  check_utilization(utilization);
   const int64_t memory = gpu.properties().memory, in_use = memory - gpu.free_memory();
   const auto planned = static_cast<int64_t>(std::floor(static_cast<double>(memory) * utilization));
   const int64_t left = planned - in_use - reserve - weights;

@@ -44,6 +44,9 @@ DeviceChoice choose_device(const DeviceWish& wish);
 forward::Compute compute_on(bool on_gpu, const std::string& name);
 forward::CacheType cache_type_on(bool on_gpu, const std::string& name, forward::Compute compute);
 
+// Throws Error(usage) for a share of a GPU's memory outside of (0, 1].
+void check_utilization(double utilization);
+
 // Device memory that may be planned beside weights of so many bytes: `utilization` of the GPU's memory, less what is in
 // use already and a reserve for graphs and the driver. Throws Error(usage) for a utilization outside of (0, 1],
 // Error(does_not_fit) when nothing is left, saying who takes it.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -139,7 +140,11 @@ struct Sides {
 
   explicit Sides(const KldCommandOptions& options) {
     const auto given = options.teacher.empty() ? default_model() : options.teacher;
-    if (eval::is_capture(given)) capture = given;
+    std::error_code error;
+    if (std::filesystem::is_regular_file(given, error)) {
+      (void)eval::CaptureReader::open(given);  // says what is wrong with one that is damaged
+      capture = given;
+    }
     const bool has_student = !options.student.empty() || options.capture.empty();
     check_kld(options, !capture.empty(), has_student);
     if (capture.empty()) teacher.emplace(given, "cpu", "f32", "f32", "auto", options.nvfp4_nibble_order);

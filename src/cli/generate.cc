@@ -213,7 +213,11 @@ int run_generate(const GenerateOptions& options) {
   try {
     job = make_job(options, model);
   } catch (const api::ApiError& e) {
-    throw Error(ErrorCode::usage, options.messages.value_or("prompt"), e.what());
+    constexpr std::string_view subject = "The request body ";
+    const std::string place = options.messages.value_or("prompt");
+    const std::string text = e.what();
+    if (text.starts_with(subject)) throw Error(ErrorCode::usage, place, text.substr(subject.size()));
+    throw Error(ErrorCode::usage, place, text);
   }
   outcome.prompt_ids = job.request.prompt_ids;
   outcome.seed = job.request.sampling.seed;

@@ -29,7 +29,7 @@ void add_stated_weights(model::ModelReport& report, const fs::path& model) {
 
 int run_inspect(const InspectOptions& options) {
   const fs::path path = options.model.empty() ? default_model() : options.model;
-  if (options.bandwidth == 0 && options.context != 0)
+  if (!options.bandwidth && options.context != 0)
     throw Error(ErrorCode::usage, "--context", "given without --bandwidth", "the rate of the memory, in GB/s");
   const model::CacheType cache =
       options.kv_cache_dtype == "auto" ? model::CacheType::bf16 : model::parse_cache_type(options.kv_cache_dtype);
@@ -38,13 +38,13 @@ int run_inspect(const InspectOptions& options) {
     try {
       add_stated_weights(report, path);
     } catch (const Error& error) {
-      if (options.bandwidth != 0) throw;
+      if (options.bandwidth) throw;
       report.stated_format = std::string("not known: ") + error.what();  // all else of the report can be said
     }
   }
-  if (options.bandwidth != 0)
+  if (options.bandwidth)
     report.floor = model::floor_of(report.shape, report.formats(),
-                                   {options.bandwidth, options.context, model::cache_row(report.shape, cache)});
+                                   {*options.bandwidth, options.context, model::cache_row(report.shape, cache)});
   write_out(options.json ? model::report_json(report) : model::report_text(report));
   if (report.complete()) return 0;
   throw Error(ErrorCode::failed_check, report.path, "tensors are missing or wrong, see the report");

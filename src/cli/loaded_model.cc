@@ -56,6 +56,7 @@ forward::Ranks ranks_of(const LoadOptions& options) {
 
 // What --device comes to for this model.
 DeviceChoice device_of(const LoadOptions& options, const model::Checkpoint& checkpoint) {
+  check_utilization(options.gpu_memory_utilization);  // on a CPU, too: nothing that is given is passed over
   return choose_device({options.device, options.compute, options.kv_cache_dtype, options.tensor_parallel_size,
                         options.device == "cpu" ? "" : coded_weight_of(checkpoint)});
 }

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "cli/device_choice.h"
 #include "cli/loaded_model.h"
 #include "cli/standard_io.h"
 #include "engine/plan_extras.h"
@@ -52,7 +53,7 @@ Subject open(const PlanOptions& options) {
   subject.shape = model::read_shape(subject.path);
   subject.config = config_text(subject.path);
   if (model::has_weights(subject.path)) subject.checkpoint = model::Checkpoint::open(subject.path);
-  if (subject.checkpoint && (!options.weights.empty() || options.bytes_per_parameter != 0))
+  if (subject.checkpoint && (!options.weights.empty() || options.bytes_per_parameter))
     throw Error(ErrorCode::usage, options.weights.empty() ? "--weights-bytes-per-parameter" : "--weights",
                 "given for a folder with weights", "a bare config.json");
   return subject;
@@ -66,12 +67,12 @@ void set_weights(PlanReport& report, const PlanOptions& options, const Subject& 
     report.weights = engine::weights_of_checkpoint(*subject.checkpoint, shape);
     return;
   }
-  if (!options.weights.empty() && options.bytes_per_parameter != 0)
+  if (!options.weights.empty() && options.bytes_per_parameter)
     throw Error(ErrorCode::usage, "--weights", "given with --weights-bytes-per-parameter", "one of them");
-  const engine::WeightFormat format =
-      options.bytes_per_parameter != 0 ? engine::flat_format(options.bytes_per_parameter)
-      : !options.weights.empty()       ? engine::parse_weight_format(options.weights)
-                                       : engine::format_of_config(subject.config, "config.json");
+  const engine::WeightFormat format = options.bytes_per_parameter ? engine::flat_format(*options.bytes_per_parameter)
+                                      : !options.weights.empty()
+                                          ? engine::parse_weight_format(options.weights)
+                                          : engine::format_of_config(subject.config, "config.json");
   report.weights_format = format.name();
   report.weights = engine::weights_in_format(shape, format);
 }
@@ -139,14 +140,12 @@ void set_vision(PlanReport& report, const PlanOptions& options, const Subject& s
 void set_devices(PlanReport& report, const PlanOptions& options) {
   if (!options.gpus.empty() && !options.host_memory.empty())
     throw Error(ErrorCode::usage, "--gpus", "given with --host-memory", "one of them");
+  check_utilization(options.gpu_memory_utilization);
   report.on_gpus = !options.gpus.empty();
   if (report.on_gpus) {
     const Gpus gpus = parse_gpus(options.gpus);
     report.devices = gpus.count;
     report.device_memory = gpus.memory;
-    if (!(options.gpu_memory_utilization > 0 && options.gpu_memory_utilization <= 1))
-      throw Error(ErrorCode::usage, "--gpu-memory-utilization", fmt::format("{}", options.gpu_memory_utilization),
-                  "more than 0, at most 1");
     report.usable_memory =
         static_cast<int64_t>(std::floor(static_cast<double>(gpus.memory) * options.gpu_memory_utilization));
   } else {
@@ -273,7 +272,7 @@ void try_choices(PlanReport& report, const PlanOptions& options, const Subject& 
     choice("--decode-context-parallel-size 2", [](PlanOptions& o) { o.decode_context_parallel_size = 2; });
   for (const auto& [text, changed] : choices)
     if (report_of(changed, subject).plan) report.changes.push_back(text);
-  if (subject.checkpoint || options.bytes_per_parameter != 0) return;
+  if (subject.checkpoint || options.bytes_per_parameter) return;
   for (const char* format : {"fp8", "nvfp4", "exl3:4", "exl3:3", "exl3:2"}) {  // the largest that fits
     PlanOptions changed = options;
     changed.weights = format;

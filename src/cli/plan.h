@@ -21,9 +21,9 @@ struct PlanOptions {
   std::filesystem::path drafter_model;  // folder of a DFlash2 drafter; empty: beside the model; of a bare config.json
                                         // with --drafter dflash2 the published one
   std::string vision = "off";
-  std::string weights;               // format of a bare config.json's weights; empty: what the config says
-  double bytes_per_parameter = 0;    // 0: by format
-  int32_t tensor_parallel_size = 0;  // 0: one rank a GPU, at most two
+  std::string weights;                        // format of a bare config.json's weights; empty: what the config says
+  std::optional<double> bytes_per_parameter;  // none given: by format
+  int32_t tensor_parallel_size = 0;           // 0: one rank a GPU, at most two
   int32_t decode_context_parallel_size = 1;
   int32_t max_num_seqs = engine::default_max_num_seqs;
   int64_t max_model_len = 0;

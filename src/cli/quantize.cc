@@ -55,6 +55,23 @@ Value value_of(const char* option, const std::string& word,
   throw Error(ErrorCode::usage, option, '"' + word + '"', expected);
 }
 
+// An option that would change nothing is a mistake.
+void check_exl3_options(const QuantizeCommandOptions& given, const eval::QuantizeOptions& options) {
+  if (options.exl3.layout == eval::Exl3Layout::tr3 && options.experts != eval::Coding::exl3)
+    throw Error(ErrorCode::usage, "--layout", "tr3 with experts that are not in EXL3", "--experts exl3:BITS");
+  if (options.has_exl3()) return;
+  const QuantizeCommandOptions defaults;
+  const auto check = [](const char* option, const std::string& value, const std::string& usual) {
+    if (value != usual)
+      throw Error(ErrorCode::usage, option, fmt::format("\"{}\", and nothing is written in EXL3", value),
+                  "--experts, --dense or --head exl3:BITS beside it");
+  };
+  check("--codebook", given.codebook, defaults.codebook);
+  check("--out-scales", given.out_scales, defaults.out_scales);
+  check("--scale-search", given.scale_search, defaults.scale_search);
+  if (!given.calibration.files.empty()) check("--calibration", given.calibration.files.front(), {});
+}
+
 eval::QuantizeOptions options_of(const QuantizeCommandOptions& given) {
   eval::QuantizeOptions options;
   const bool by_target = given.bits_target != 0;
@@ -86,6 +103,7 @@ eval::QuantizeOptions options_of(const QuantizeCommandOptions& given) {
   if (by_target && (!takes_target || !(given.bits_target >= 1 && given.bits_target <= 8)))
     throw Error(ErrorCode::usage, "--bits-target", fmt::format("{}", given.bits_target),
                 takes_target ? "a number from 1 to 8" : "experts or dense in exl3");
+  check_exl3_options(given, options);
   if (given.out.empty()) throw Error(ErrorCode::usage, "--out", "missing", "the folder to write");
   options.model = checked_folder(given.model.empty() ? default_model() : given.model);
   options.out = given.out;

@@ -34,6 +34,10 @@ class Prompts(TandemTest):
         self.assert_fails(generate("--prompt", "-", stdin=b"caf\xe9"), 2, "UTF-8")
         self.assert_fails(generate("--prompt", b"caf\xe9"), 2, "UTF-8")
         self.assert_fails(generate("--messages", self.write("b", b'{"messages":[{"role":"user","content":"\xff"}]}')), 2, "UTF-8")
+        for text, words in ((b"Hello", "not valid JSON"), (b"[]", "JSON object"), (b"[" * 200, "nested deeper")):
+            refused = generate("--messages", self.write("body.txt", text))
+            self.assert_fails(refused, 2, "body.txt", words)
+            self.assertNotIn("request body", refused.err)
 
     def test_empty_prompt(self):
         self.assert_fails(generate("--prompt", "", "--no-add-special-tokens"), 2, "no tokens")

@@ -78,7 +78,8 @@ class CommandLine(TandemTest):
         self.assertEqual(sum(row["bytes_per_token"] for row in report["weights"]["formats"]),
                          report["weights"]["bytes_per_token"])
         self.assertIn("a decoded token", tandem("inspect", NANO, "--bandwidth", "50").out)
-        self.assert_fails(tandem("inspect", NANO, "--bandwidth", "-1"), 2, "--bandwidth")
+        for rate in ("-1", "0"):
+            self.assert_fails(tandem("inspect", NANO, "--bandwidth", rate), 2, "--bandwidth")
         self.assert_fails(tandem("inspect", NANO, "--context", "5"), 2, "--context")
 
     def test_inspect_of_a_bare_config(self):

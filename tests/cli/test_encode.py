@@ -89,6 +89,10 @@ class Encode(EncodeTest):
         refuse(2, "--experts", "exl3", more=("--experts", "exl3"))
         refuse(2, "--head", "fp8", more=("--head", "fp8"))
         refuse(2, "--codebook", "4inst", more=(*exl3, "--codebook", "4inst"))
+        refuse(2, "--layout", "--experts exl3:BITS", more=("--experts", "fp8", "--layout", "tr3"))
+        refuse(2, "--layout", "--experts exl3:BITS", more=("--experts", "fp8", "--dense", "exl3:4", "--layout", "tr3"))
+        for option, value in (("--codebook", "mcg"), ("--out-scales", "never"), ("--scale-search", "none"), ("--calibration", calibration)):
+            refuse(2, option, "nothing is written in EXL3", more=("--experts", "fp8", option, value))
         refuse(2, "--bits-target", "12", more=(*exl3, "--bits-target", "12"))
         refuse(2, "--calibration", "calibration_text.jsonl", more=exl3)
         refuse(3, "missing.txt", more=(*exl3, "--calibration", self.path("missing.txt")))

@@ -193,6 +193,10 @@ class Figures(TandemTest):
         sizes = [self.report(FLASH, "--weights", name, "--host-memory", "1TiB")["weights"]["bytes"]
                  for name in ("bf16", "fp8", "nvfp4", "exl3:3.5")]
         self.assertEqual(sizes, sorted(sizes, reverse=True))
+        self.assert_fails(plan(FLASH, "--weights-bytes-per-parameter", "0"), 2, "--weights-bytes-per-parameter", "more than 0")
+        for share in ("0", "2", "nan"):  # on a CPU, too
+            self.assert_fails(plan(FLASH, "--gpu-memory-utilization", share), 2, "--gpu-memory-utilization", "at most 1")
+            self.assert_fails(tandem("serve", NANO, "--gpu-memory-utilization", share), 2, "--gpu-memory-utilization", "at most 1")
         flat = self.report(FLASH, "--weights-bytes-per-parameter", "0.5", "--host-memory", "1TiB")
         self.assertAlmostEqual(flat["weights"]["bytes"] / flat["weights"]["parameters"], 0.5, 6)
 

@@ -115,6 +115,8 @@ class Kld(TandemTest):
             self.assertEqual(file.read(), "TNDMLGTS and more")
         self.assert_fails(compare("--text", self.text, "--teacher", self.path("none")), 3, "none")
         self.assert_fails(compare("--text", self.text, "--teacher", self.text), 3, "text.jsonl")
+        damaged = self.write("damaged.logits", b"TNDMLGTX" + bytes(200))
+        self.assert_fails(compare("--text", self.text, "--teacher", damaged), 3, "damaged.logits", "a capture of logits")
         self.assert_fails(compare("--text", self.text, "--capture", self.path("c"), "--svg", self.path("s")), 2, "--svg")
         bare = self.copy_of_nano()
         self.assert_fails(compare("--text", "", "--student", os.path.join(bare, "none")), 3, "none")
