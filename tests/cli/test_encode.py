@@ -92,7 +92,7 @@ class Encode(EncodeTest):
         refuse(2, "--layout", "--experts exl3:BITS", more=("--experts", "fp8", "--layout", "tr3"))
         refuse(2, "--layout", "--experts exl3:BITS", more=("--experts", "fp8", "--dense", "exl3:4", "--layout", "tr3"))
         for option, value in (("--codebook", "mcg"), ("--out-scales", "never"), ("--scale-search", "none"), ("--calibration", calibration)):
-            refuse(2, option, "nothing is written in EXL3", more=("--experts", "fp8", option, value))
+            self.assert_fails(tandem("quantize", model, out, "--experts", "fp8", option, value), 2, option, "nothing is written in EXL3")
         refuse(2, "--bits-target", "12", more=(*exl3, "--bits-target", "12"))
         refuse(2, "--calibration", "calibration_text.jsonl", more=exl3)
         refuse(3, "missing.txt", more=(*exl3, "--calibration", self.path("missing.txt")))

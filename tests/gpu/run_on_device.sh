@@ -56,9 +56,9 @@ fi
 # What a tool watches: every operation at the emulator's sizes, and the whole model's steps, graphs, kept states and
 # copies that run beside the host. Left out are tests of the driver's errors (memcheck reports those), of what takes
 # minutes already without a tool, and the loading of every kernel there is.
-operations='*-*Nano*:*RealModel*:*Golden*:*Mixes*:RealGpu.*'
+operations='*-*Nano*:*RealModel*:*Golden*:*Mixes*:*SampleInStepOnRanks*:RealGpu.*'
 driver='RealGpu.CopiesAndFills:RealGpu.PinnedMemory*:RealGpu.AGraphRepeats*'
-all_steps="Caches/NanoOnGpu.*:Caches/RealModelOnGpu.Chunks*:$driver"
+all_steps="Caches/NanoOnGpu.*:Caches/RealModelOnGpu.Chunks*:SampleInStepOnRanks.*:$driver"
 some_steps="Caches/NanoOnGpu.OneArithmeticARow/bf16:Caches/NanoOnGpu.KeptStates*/fp8:$driver"
 
 # sanitize NAME FILTER TOOL [OPTION...]: one tool in the background of this shell, with its log and a line of receipt.
