@@ -5,7 +5,7 @@
 # --bench measures after the tests (gpu_bench, under 4 minutes): a table at the end, gpu_bench.json and start_*.json in $OUT.
 # --sanitize runs a part of the tests under each of compute-sanitizer's tools, too, all at the same time (it wants a
 # runtime on which they work: they refuse the device under gVisor). A tool that runs longer than TANDEM_SANITIZE_SECONDS
-# (240) is ended and counts as a failure, one that cannot run here is said so and counts as a failure, too.
+# (330) is ended and counts as a failure, one that cannot run here is said so and counts as a failure, too.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
@@ -65,7 +65,7 @@ some_steps="Caches/NanoOnGpu.OneArithmeticARow/bf16:Caches/NanoOnGpu.KeptStates*
 sanitize() {
   local name=$1 part=$2 tool=$3 from=$SECONDS code said passed
   shift 3
-  TANDEM_SMALL_GPU_TESTS=1 timeout "${TANDEM_SANITIZE_SECONDS:-240}" compute-sanitizer --tool "$tool" \
+  TANDEM_SMALL_GPU_TESTS=1 timeout "${TANDEM_SANITIZE_SECONDS:-330}" compute-sanitizer --tool "$tool" \
     --error-exitcode 9 "$@" "$program" --cache-dir "$cache" "--gtest_filter=$part" >"$out/$name.log" 2>&1
   code=$?
   said=$(grep -E '^=+ (ERROR|RACECHECK) SUMMARY' "$out/$name.log" | tail -n 1)

@@ -2,8 +2,8 @@
 // descending, id ascending). top_k and top_p each find the last token that is kept: a histogram of the row by distance
 // from its largest logit, then of the bin where the wanted weight is reached, until the tokens of a bin fit into shared
 // memory; weights are integers, so the order of additions does not matter. Three kernels follow each other: sample_best
-// and sample_weigh cut a row into parts, since a row's float64 exponentials (about 70 operations a token) take one
-// multiprocessor some 90 µs; sample_rows has a block a row. Floor: the logits read once from memory, 0.14 µs a row of
+// and sample_weigh cut a row into parts, since a row's float64 exponentials (about 70 operations a token) would take
+// one multiprocessor some 90 µs by its rate; sample_rows has a block a row. Floor: the logits read once from memory, 0.14 µs a row of
 // 154,880; passes after the first read the second cache.
 #include "device/kernel.h"
 #include "ops/sample/portable_device.h"
