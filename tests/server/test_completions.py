@@ -133,7 +133,7 @@ class CompletionsTest(unittest.TestCase):
         status, ids = self.server.post({"prompt": "a", "add_special_tokens": False}, path="/tokenize")
         self.assertEqual(status, 200)
         status, reply = self.server.post(endless(4, allowed_token_ids=ids["tokens"], bad_words=["a"]))
-        self.assertEqual((status, reply["error"]["type"]), (500, "server_error"))
+        self.assertEqual((status, reply["error"]["type"], reply["error"]["param"]), (400, "invalid_request_error", "allowed_token_ids"))
         self.assertEqual(self.server.get("/health")[0], 200)
         self.assertEqual(self.server.post(endless(2))[0], 200)
 
