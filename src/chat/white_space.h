@@ -1,8 +1,8 @@
+// What counts as white space around the parts of a reply.
 #pragma once
 
 #include <string_view>
 
-// What counts as white space around the parts of a reply.
 namespace tandem::chat {
 
 inline constexpr std::string_view kSpace = " \t\r\n";

@@ -1,11 +1,11 @@
+// What config.json of a model and of a drafter may say. The upper bounds are far above any model of this kind, and such
+// that no product of dimensions (parameters, bytes) overflows 64 bits.
 #pragma once
 
 #include <limits>
 
 #include "model/json_reader.h"
 
-// What config.json of a model and of a drafter may say. The upper bounds are far above any model of this kind, and such
-// that no product of dimensions (parameters, bytes) overflows 64 bits.
 namespace tandem::model {
 
 inline constexpr IntegerRange vocabulary_range{2, int64_t{1} << 22};

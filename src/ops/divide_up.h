@@ -1,3 +1,4 @@
+// How many parts of a size a count makes: tasks, blocks and pieces of many operations.
 #pragma once
 
 #include <cstdint>
