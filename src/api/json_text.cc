@@ -1,3 +1,4 @@
+// The one place that knows how a document becomes text.
 #include "api/json_text.h"
 
 #include <nlohmann/json.hpp>
