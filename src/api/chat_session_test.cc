@@ -407,16 +407,21 @@ TEST_F(ChatSessionTest, ReasoningCanBeHidden) {
   for (const std::string& event : streamed->events) EXPECT_EQ(event.find("secret"), std::string::npos);
 }
 
+// The engine ends the two requests in the middle of their replies.
+void fail_both(auto& setup, const std::vector<int32_t>& reply, const std::string& error) {
+  for (size_t i = 0; i < 2; ++i) {
+    setup.engine.admit(i);
+    setup.engine.tokens(reply, i);
+    setup.engine.finish(FinishReason::error, -1, error, i);
+  }
+  setup.executor.run();
+}
+
 TEST_F(ChatSessionTest, FailureOfTheEngine) {
   Setup setup;
   const auto whole = setup.chat("");
   const auto streamed = setup.chat(R"("stream":true)");
-  for (size_t i = 0; i < 2; ++i) {
-    setup.engine.admit(i);
-    setup.engine.tokens(model_->ids("</think>half"), i);
-    setup.engine.finish(FinishReason::error, -1, "NaN in /secret/layer", i);
-  }
-  setup.executor.run();
+  fail_both(setup, model_->ids("</think>half"), "NaN in /secret/layer");
   EXPECT_EQ(only_reply(*whole, 500)["error"]["type"], "server_error");
   EXPECT_EQ(whole->replies[0].body.find("half"), std::string::npos);
   ASSERT_GE(streamed->events.size(), 3u);
@@ -433,12 +438,7 @@ TEST_F(ChatSessionTest, RulesThatLeaveNoToken) {
   Setup setup;
   const auto whole = setup.chat("");
   const auto streamed = setup.chat(R"("stream":true)");
-  for (size_t i = 0; i < 2; ++i) {
-    setup.engine.admit(i);
-    setup.engine.tokens(model_->ids("</think>half"), i);
-    setup.engine.finish(FinishReason::error, -1, std::string(engine::no_token_left), i);
-  }
-  setup.executor.run();
+  fail_both(setup, model_->ids("</think>half"), std::string(engine::no_token_left));
   const Json error = only_reply(*whole, 400)["error"];
   EXPECT_EQ(error["type"], "invalid_request_error");
   EXPECT_EQ(error["code"], "no_token_left");

@@ -165,9 +165,9 @@ Json capacity_json(const PlanReport& r) {
 }  // namespace
 
 int64_t PlanReport::resident(int rank) const {
-  const int printed_size = ranks.tensor_parallel_size;
-  if (rank >= printed_size) return 0;
-  return weights.of_rank(rank, printed_size) + drafter_bytes[static_cast<size_t>(rank)] +
+  const int size = ranks.tensor_parallel_size;
+  if (rank >= size) return 0;
+  return weights.of_rank(rank, size) + drafter_bytes[static_cast<size_t>(rank)] +
          (rank == 0 ? vision_bytes + vision_workspace : 0);
 }
 

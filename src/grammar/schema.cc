@@ -59,8 +59,6 @@ constexpr std::array enforced = std::to_array<std::string_view>({"type",
 constexpr std::array type_names =
     std::to_array<std::string_view>({"null", "boolean", "object", "array", "integer", "number", "string"});
 
-bool is_in(const auto& list, std::string_view key) { return std::find(list.begin(), list.end(), key) != list.end(); }
-
 }  // namespace
 
 class SchemaWalker {

@@ -18,10 +18,6 @@ constexpr std::array larger_wins =
 constexpr std::array smaller_wins =
     std::to_array<std::string_view>({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"});
 
-bool is_one_of(const auto& list, std::string_view key) {
-  return std::find(list.begin(), list.end(), key) != list.end();
-}
-
 bool is_false(const JsonValue* value) { return value != nullptr && value->boolean() != nullptr && !*value->boolean(); }
 bool is_true(const JsonValue* value) {
   return value == nullptr || (value->boolean() != nullptr && *value->boolean()) ||
@@ -138,8 +134,8 @@ class Merger {
   JsonValue merge_keyword(const std::string& key, const JsonValue& mine, const JsonValue& theirs) const {
     if (equal_json(mine, theirs)) return mine;
     const auto x = number_of(mine), y = number_of(theirs);
-    if (x && y && is_one_of(larger_wins, key)) return *x >= *y ? mine : theirs;
-    if (x && y && is_one_of(smaller_wins, key)) return *x <= *y ? mine : theirs;
+    if (x && y && is_in(larger_wins, key)) return *x >= *y ? mine : theirs;
+    if (x && y && is_in(smaller_wins, key)) return *x <= *y ? mine : theirs;
     if (key == "required") {
       JsonValue list = mine;
       for (const JsonValue& name : *theirs.array()) {

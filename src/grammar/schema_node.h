@@ -1,6 +1,7 @@
 // A schema without references and combinations: what one alternative asks of a value.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -16,6 +17,11 @@ namespace tandem::grammar {
 using chat::JsonMember;
 using chat::JsonTypes;
 using chat::JsonValue;
+
+// Whether a list of keywords has this one.
+bool is_in(const auto& keywords, std::string_view key) {
+  return std::find(keywords.begin(), keywords.end(), key) != keywords.end();
+}
 
 JsonValue json_object(std::initializer_list<JsonMember> members = {});
 JsonValue json_text(std::string text);
